@@ -49,8 +49,10 @@ const HOUSES: [House; 3] = [
     House {
         src: MANAGER,
         floors: &[
+            &["pause"],
+            &["process_tree"],
             &["ablation", "config", "default_swap", "error", "stats", "trace"],
-            &["pause", "group", "quiet"],
+            &["group", "quiet"],
             // A folio and the object that owns it know each other.
             &["page", "object", "swap"],
             &["vma", "readahead", "runs", "lru"],

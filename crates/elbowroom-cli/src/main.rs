@@ -17,6 +17,7 @@ mod plan;
 mod preload;
 mod program;
 mod run;
+mod run_table;
 mod swap;
 
 use std::io::Write;

@@ -155,11 +155,14 @@ mod tests {
             "vma_locks",
         ])
         .unwrap();
-        let Options { memory_bytes, swap_bytes, quiet, io, heap, fallback, .. } = some.options;
-        assert_eq!((memory_bytes, swap_bytes, quiet), (1536 << 20, 0, true));
+        let Options { memory_bytes, swap_bytes, report, io, heap, fallback, .. } = some.options;
+        assert_eq!((memory_bytes, swap_bytes, report.quiet), (1536 << 20, 0, true));
         assert_eq!((io, heap, fallback), (Io::Uring, Heap::All, Fallback::Kernel));
         assert_eq!(some.options.writeback_interval, Duration::from_millis(1500));
-        assert_eq!((some.options.trace_bytes, some.options.ablate.as_deref()), (8 << 20, Some("vma_locks")));
+        assert_eq!(
+            (some.options.report.trace_bytes, some.options.ablate.as_deref()),
+            (8 << 20, Some("vma_locks"))
+        );
         assert!(some.names(&table::MEMORY) && some.names(&table::SWAP) && !some.names(&table::SWAP_DIR));
     }
 

@@ -22,6 +22,7 @@ use crate::options::{self, Given};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
 use crate::program::{self, Binary, Obstacle};
+use crate::run_table;
 use crate::swap;
 
 /// Run a program with its memory managed under a budget
@@ -104,7 +105,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
             command.env(LOADER_VARIABLE, preload::loader_value(&ours, before.as_deref()));
         }
         Err(failure) if options.fallback == Fallback::Kernel => {
-            if !options.quiet {
+            if !options.report.quiet {
                 say(&format!("warning: running unmanaged: {failure}"));
             }
             unmanaged(&mut command);
@@ -161,24 +162,31 @@ fn prepare(
         Err(missing) => return Ok(Err(missing)),
         Ok(found) => found,
     };
-    if let Some(note) = swap.note.as_ref().filter(|_| !options.quiet) {
+    if let Some(note) = swap.note.as_ref().filter(|_| !options.report.quiet) {
         say(&format!("note: {note}"));
     }
     (options.swap_bytes, options.swap_by_default) = (swap.bytes, swap.by_default);
     options.swap_dir = Some(swap.dir);
     options.main_pid = std::process::id();
+    match run_table::make(options) {
+        Ok(path) => options.tree = Some(path),
+        Err(why) if options.report.quiet => drop(why),
+        Err(why) => say(&format!(
+            "note: each process has the whole budget for itself, since the run has no table: {why}"
+        )),
+    }
     Ok(Ok([Some(library), heap].into_iter().flatten().collect()))
 }
 
 /// Checks what the table of options cannot know: that files can be written, and the grammars of other crates.
 fn check(options: &mut Options) -> Result<(), Failure> {
     let wrong = |why| Failure::new(USAGE, why);
-    for (option, path) in [("--stats", &mut options.stats), ("--trace", &mut options.trace)] {
+    for (option, path) in [("--stats", &mut options.report.stats), ("--trace", &mut options.report.trace)] {
         if let Some(path) = path {
             *path = options::check_path(option, path).map_err(wrong)?;
         }
     }
-    if options.stats.is_some() && options.stats == options.trace {
+    if options.report.stats.is_some() && options.report.stats == options.report.trace {
         return Err(Failure::new(USAGE, "--stats and --trace name the same file"));
     }
     let ablate = options.ablate.as_deref().map(Ablation::without).transpose();

@@ -10,7 +10,7 @@ mod lanes;
 use self::lanes::{Claim, Lanes};
 use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
-use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
+use crate::{Extent, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, thread, time::Duration};
 use rustix::io::Errno;
@@ -21,9 +21,6 @@ use std::ops::Range;
 const BLOCK_PAGES: usize = 512;
 
 const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
-
-/// With fewer free frames than this, the arena wants to grow: 16 MiB.
-const GROW_AHEAD_FRAMES: usize = 8 * BLOCK_PAGES;
 
 /// How long a thread that waits for a block sleeps at most before it looks again: a bound, not a poll.
 const GROWTH_BOUND: Duration = Duration::from_millis(50);
@@ -38,16 +35,22 @@ pub(crate) struct Arena {
     /// Signaled when a thread has populated a block, or failed to.
     grown: Condvar,
     populated: AtomicUsize,
+    /// The most frames that had memory at a time.
+    peak: AtomicUsize,
     /// Copies of two numbers in `state`, to be read without its lock: frames that are free, and (`ungrown`)
     /// frames that can be populated still.
     free: AtomicUsize,
     ungrown: AtomicUsize,
-    /// Frames that were given up.
+    /// Frames that were given up for good.
     withheld: AtomicUsize,
 }
 
 struct State {
     buddy: Buddy,
+    /// How many frames may have memory at a time ([`Arena::allow_frames`]).
+    allowed: usize,
+    /// How many have memory, or get some now.
+    held: usize,
     /// Which frames are populated, and by how many threads at a time.
     lanes: Lanes,
     /// How often a thread has ended populating a block.
@@ -57,9 +60,16 @@ struct State {
     used: Vec<u64>,
     /// Homes that are free but empty: the page that they belonged to was dropped in its window.
     unbacked: Vec<usize>,
+    /// Homes whose memory was given away ([`Arena::give_frames`]), which may have some again.
+    absent: Vec<usize>,
 }
 
 impl State {
+    /// How many frames may get memory now.
+    fn ungrown(&self) -> usize {
+        (self.lanes.ungrown() + self.absent.len()).min(self.allowed.saturating_sub(self.held))
+    }
+
     /// Whether none of the 2^`order` frames from `first` on was ever in use.
     fn is_unused(&self, first: u32, order: u8) -> bool {
         let first = first as usize;
@@ -100,10 +110,13 @@ impl Arena {
         let used = vec![0; frames.div_ceil(64)];
         let state = State {
             buddy: Buddy::default(),
+            allowed: usize::MAX,
+            held: 0,
             lanes: Lanes::new(frames, BLOCK_PAGES, thread::parallelism()),
             turn: 0,
             used,
             unbacked: Vec::new(),
+            absent: Vec::new(),
         };
         Ok(Self {
             reserved: start..start + len,
@@ -112,6 +125,7 @@ impl Arena {
             state: locks.mutex(LockClass::Frames, state),
             grown: Condvar::new(),
             populated: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
             ungrown: AtomicUsize::new(frames),
             withheld: AtomicUsize::new(0),
@@ -130,18 +144,83 @@ impl Arena {
 
     fn publish(&self, state: &State) {
         self.free.store(state.buddy.free_frames() + state.unbacked.len(), Ordering::Relaxed);
-        self.ungrown.store(state.lanes.ungrown(), Ordering::Relaxed);
+        self.ungrown.store(state.ungrown(), Ordering::Relaxed);
     }
 
-    /// Whether a thread that has time should call [`Arena::grow`]: few frames are free, and the arena has not
-    /// reached its size.
-    pub(crate) fn wants_to_grow(&self) -> bool {
-        self.can_grow() && self.free.load(Ordering::Relaxed) < GROW_AHEAD_FRAMES
-    }
-
-    /// Whether the arena has not reached its size. A guess: nothing is locked.
+    /// Whether the arena has not reached its size, nor as much as it may have. A guess: nothing is locked.
     pub(crate) fn can_grow(&self) -> bool {
         self.ungrown.load(Ordering::Relaxed) > 0
+    }
+
+    /// From now on no more frames have memory than have some now, and than [`Arena::allow_frames`] adds.
+    pub(crate) fn restrict_frames(&self) {
+        let mut state = self.state.lock();
+        state.allowed = state.held;
+        self.publish(&state);
+    }
+
+    /// So many frames more may have memory.
+    pub(crate) fn allow_frames(&self, frames: usize) {
+        let mut state = self.state.lock();
+        state.allowed = state.allowed.saturating_add(frames);
+        self.publish(&state);
+    }
+
+    /// Gives the memory of at most so many free frames to the kernel: as many fewer may have some from now
+    /// on. What may be populated and is not goes first. Tells how many frames it gave.
+    pub(crate) fn give_frames(&self, most: usize) -> usize {
+        let mut state = self.state.lock();
+        let unused = state.allowed.saturating_sub(state.held).min(most);
+        let empty = state.unbacked.len().min(most - unused);
+        let kept = state.unbacked.len() - empty;
+        let mut homes = state.unbacked.split_off(kept);
+        let mut left = most - unused - empty;
+        let mut taken = Vec::new();
+        // The largest runs first, so that the kernel has few requests.
+        for order in (0..=MAX_ORDER).rev() {
+            while left >> order > 0
+                && let Some(first) = state.buddy.take(order)
+            {
+                state.note_used(first, order);
+                taken.push((first, order));
+                left -= 1 << order;
+            }
+        }
+        let given = most - left - unused;
+        state.held -= given;
+        state.allowed = state.allowed.saturating_sub(unused + given);
+        self.publish(&state);
+        drop(state);
+        for (first, order) in taken {
+            let start = self.base + ((first as usize) << PAGE_SHIFT);
+            let len = PAGE_SIZE << order;
+            // SAFETY: the frames were free, and are not allocated before they are in `absent`.
+            let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
+            homes.extend((start..start + len).step_by(PAGE_SIZE));
+        }
+        self.populated.fetch_sub(given, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        state.absent.append(&mut homes);
+        self.publish(&state);
+        unused + given
+    }
+
+    /// Takes back memory for at most a block of frames that was given away. `is_registered`: a home gets its
+    /// memory by a request to the userfaultfd when its frame is wanted. `false`: there are none, or no more
+    /// may have memory.
+    fn take_back(&self, state: &mut State, is_registered: bool) -> bool {
+        let most = state.allowed.saturating_sub(state.held).min(BLOCK_PAGES).min(state.absent.len());
+        let rest = state.absent.len() - most;
+        let homes = state.absent.split_off(rest);
+        state.held += most;
+        self.add_populated(most);
+        if is_registered {
+            state.unbacked.extend(homes);
+        } else {
+            homes.into_iter().for_each(|home| state.buddy.release(self.frame_at(home), 0));
+        }
+        self.publish(state);
+        most > 0
     }
 
     /// Frames that are free without growing, unbacked ones included. A guess: nothing is locked.
@@ -155,10 +234,10 @@ impl Arena {
         (self.free.load(Ordering::Relaxed) + rest) * one_in >= self.frames()
     }
 
-    /// Populates one more block, or waits while others do; `false` if the arena has reached its size. Takes
-    /// as long as it takes the kernel to clear 2 MiB: less than a millisecond where the memory is at hand,
-    /// several where a hypervisor must find it first. Calls `between` after each request for which the
-    /// kernel took mmap_lock.
+    /// Populates one more block, or waits while others do; `false` if the arena has reached its size, or has
+    /// as much as it may have. Takes as long as it takes the kernel to clear 2 MiB: less than a millisecond
+    /// where the memory is at hand, several where a hypervisor must find it first. Calls `between` after each
+    /// request for which the kernel took mmap_lock.
     ///
     /// One thread populates in each lane at a time. Two that populate neighbours would only wait for each
     /// other: the madvise for one block changes a neighbour of the VMA in which the other block is being
@@ -170,8 +249,18 @@ impl Arena {
     pub(crate) fn grow(&self, register: Option<&Uffd>, between: impl Fn()) -> Result<bool, Errno> {
         let block = {
             let mut state = self.state.lock();
+            if self.take_back(&mut state, register.is_some()) {
+                return Ok(true);
+            }
             match state.lanes.claim() {
-                Claim::Block(block) => block,
+                Claim::Block(block) if block.len() > state.allowed.saturating_sub(state.held) => {
+                    state.lanes.end(&block, false);
+                    return Ok(false);
+                }
+                Claim::Block(block) => {
+                    state.held += block.len();
+                    block
+                }
                 Claim::Busy => {
                     let turn = state.turn;
                     while state.turn == turn {
@@ -267,19 +356,24 @@ impl Arena {
     /// Frames that can be allocated now or after growing.
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
-        state.buddy.free_frames() + state.unbacked.len() + state.lanes.ungrown()
+        state.buddy.free_frames() + state.unbacked.len() + state.absent.len() + state.lanes.ungrown()
     }
 
     /// Gives up at most so many free frames for good, for memory that something else needs: those without
     /// memory first. Tells how many it gave up.
     pub(crate) fn withhold(&self, most: usize) -> usize {
         let mut state = self.state.lock();
-        let ungrown = state.lanes.withhold(most);
+        let mut ungrown = state.lanes.withhold(most);
+        let absent = state.absent.len().min(most - ungrown);
+        let kept = state.absent.len() - absent;
+        state.absent.truncate(kept);
+        ungrown += absent;
         let empty = state.unbacked.len().min(most - ungrown);
         let kept = state.unbacked.len() - empty;
         state.unbacked.truncate(kept);
         let left = most - ungrown - empty;
         let taken: Vec<u32> = std::iter::from_fn(|| state.buddy.take(0)).take(left).collect();
+        state.held -= empty + taken.len();
         self.publish(&state);
         drop(state);
         for first in &taken {
@@ -341,6 +435,16 @@ impl Arena {
         self.populated.load(Ordering::Relaxed)
     }
 
+    /// The most frames that had memory at a time.
+    pub(crate) fn peak_frames(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    fn add_populated(&self, frames: usize) {
+        let populated = self.populated.fetch_add(frames, Ordering::Relaxed) + frames;
+        self.peak.fetch_max(populated, Ordering::Relaxed);
+    }
+
     /// Gives the block memory, then registers it (in this order: populating a registered range would be a
     /// fault for us to serve).
     ///
@@ -385,7 +489,7 @@ impl Arena {
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
         }
-        self.populated.fetch_add(block.len(), Ordering::Relaxed);
+        self.add_populated(block.len());
         Ok(())
     }
 }
@@ -410,6 +514,9 @@ impl Drop for Turn<'_> {
             state.buddy.add(frame_number(self.block.start), frame_number(self.block.end));
         }
         // If it has no memory, the next one to grow the arena tries this block again.
+        if !self.done {
+            state.held -= self.block.len();
+        }
         state.lanes.end(&self.block, self.done);
         state.turn += 1;
         self.arena.publish(&state);
@@ -460,6 +567,46 @@ fn reserve_by(len: usize, start: usize, place: MapFlags) -> Result<usize, Errno>
 mod tests {
     use super::*;
     use elbowroom_sync::time::Instant;
+
+    /// Memory goes to the kernel and comes back, and no frame is there twice or lost.
+    #[test]
+    fn what_is_given_away_comes_back() {
+        const FRAMES: usize = 10 * BLOCK_PAGES;
+        let arena = Arena::new(FRAMES, &LockStats::new()).unwrap();
+        arena.restrict_frames();
+        assert_eq!((arena.grow(None, || ()), arena.can_grow()), (Ok(false), false));
+        let mut random = fastrand::Rng::with_seed(5);
+        let (mut held, mut allowed) = (Vec::<Extent>::new(), 0);
+        for turn in 0..20_000_u64 {
+            match random.u32(0..100) {
+                0..10 => {
+                    let more = random.usize(1..2 * BLOCK_PAGES).min(FRAMES - allowed);
+                    arena.allow_frames(more);
+                    allowed += more;
+                }
+                10..30 => while random.bool() && arena.grow(None, || ()).unwrap() {},
+                30..60 => held.extend(arena.alloc(random.u8(0..=6)).into_iter().map(|mut extent| {
+                    extent.clear();
+                    assert!(extent.bytes().iter().all(|byte| *byte == 0));
+                    extent.bytes_mut().fill(turn as u8);
+                    extent
+                })),
+                60..90 if !held.is_empty() => arena.free(held.swap_remove(random.usize(..held.len()))),
+                _ => {
+                    let given = arena.give_frames(random.usize(1..BLOCK_PAGES));
+                    allowed -= given;
+                }
+            }
+            let (populated, used) = (arena.populated_frames(), held.iter().map(Extent::pages).sum::<usize>());
+            assert!(populated <= allowed && arena.peak_frames() >= populated);
+            assert_eq!(arena.frames_at_hand() + used, populated);
+        }
+        arena.allow_frames(FRAMES - allowed);
+        while arena.grow(None, || ()).unwrap() {}
+        held.extend(std::iter::from_fn(|| arena.alloc(0)));
+        assert_eq!(held.iter().map(Extent::pages).sum::<usize>(), FRAMES);
+        held.into_iter().for_each(|extent| arena.free(extent));
+    }
 
     /// Threads clear memory side by side, and each frame is there once. On one processor a thread is alone.
     #[test]

@@ -296,11 +296,6 @@ impl HostMmu {
         filled > 0
     }
 
-    /// Whether a thread that has time should call [`HostMmu::grow`].
-    pub fn wants_to_grow(&self) -> bool {
-        self.arena.wants_to_grow()
-    }
-
     /// Whether the arena has not reached its size. A guess.
     pub fn can_grow(&self) -> bool {
         self.arena.can_grow()
@@ -334,6 +329,22 @@ impl HostMmu {
         self.arena.free(extent);
     }
 
+    /// From now on no more frames have memory than have some now, and than `allow_frames` adds.
+    pub fn restrict_frames(&self) {
+        self.arena.restrict_frames();
+    }
+
+    /// So many frames more may have memory.
+    pub fn allow_frames(&self, frames: usize) {
+        self.arena.allow_frames(frames);
+    }
+
+    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames may
+    /// have memory from now on.
+    pub fn give_frames(&self, most: usize) -> usize {
+        self.arena.give_frames(most)
+    }
+
     /// Gives up at most so many free frames for good, for memory that something else needs: those without
     /// memory first. Tells how many it gave up.
     pub fn withhold(&self, most: usize) -> usize {
@@ -348,6 +359,11 @@ impl HostMmu {
     /// Frames that the arena has, or may grow to.
     pub fn frames(&self) -> usize {
         self.arena.frames()
+    }
+
+    /// The most frames that had memory at a time.
+    pub fn peak_frames(&self) -> usize {
+        self.arena.peak_frames()
     }
 
     /// Frames that were given memory so far, without those that were given up.
@@ -429,7 +445,7 @@ impl HostMmu {
         self.layout.passages()
     }
 
-    /// Undoes the denials in `range` that happened before: see [`Mmu::allow`](crate::Mmu::allow).
+    /// Undoes the denials in `range` that happened before: see [`Mmu::allow_frames`](crate::Mmu::allow).
     pub fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
         self.layout.allow(&self.uffd, range)
     }

@@ -33,6 +33,8 @@ mod peek;
 mod pins;
 mod poke;
 pub mod probe;
+mod process;
+mod shared;
 pub mod soft;
 mod uffd;
 mod way;
@@ -47,7 +49,9 @@ pub use host::{
 pub use idle::ShallowIdle;
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
+pub use process::{boot_time, own_name, own_pid, process_exists, process_started};
 pub use rustix::io::Errno;
+pub use shared::SharedWords;
 pub use uffd::put_in_place;
 pub use window::{Side, WindowTable, surrounding_pages};
 

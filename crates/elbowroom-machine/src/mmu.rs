@@ -27,11 +27,18 @@ pub trait Mmu: Send + Sync + 'static {
     /// what the arena has so far.
     fn alloc(&self, order: u8) -> Option<Extent>;
 
-    /// Whether a thread that has time should call [`Mmu::grow`].
-    fn wants_to_grow(&self) -> bool;
-
-    /// Whether the arena has not reached its size. A guess.
+    /// Whether the arena has not reached its size, nor as much as it may have. A guess.
     fn can_grow(&self) -> bool;
+
+    /// From now on no more frames have memory than have some now, and than [`Mmu::allow_frames`] adds.
+    fn restrict_frames(&self);
+
+    /// So many frames more may have memory.
+    fn allow_frames(&self, frames: usize);
+
+    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames may
+    /// have memory from now on.
+    fn give_frames(&self, most: usize) -> usize;
 
     /// Populates 2 MiB more of the arena, which may take milliseconds, or waits while another thread does;
     /// `false` if all of it is populated. Other threads may have taken the new frames when it returns.
@@ -56,7 +63,10 @@ pub trait Mmu: Send + Sync + 'static {
     /// The size of the arena, in frames, without those that were given up.
     fn frames(&self) -> usize;
 
-    /// Frames that were given memory so far, without those that were given up.
+    /// The most frames that had memory at a time.
+    fn peak_frames(&self) -> usize;
+
+    /// Frames that have memory, without those that were given up or away.
     fn populated_frames(&self) -> usize;
 
     /// Frames that can be allocated without growing the arena. A guess.
@@ -186,12 +196,20 @@ macro_rules! same_in_both {
             self.alloc(order)
         }
 
-        fn wants_to_grow(&self) -> bool {
-            self.wants_to_grow()
-        }
-
         fn can_grow(&self) -> bool {
             self.can_grow()
+        }
+
+        fn restrict_frames(&self) {
+            self.restrict_frames();
+        }
+
+        fn allow_frames(&self, frames: usize) {
+            self.allow_frames(frames);
+        }
+
+        fn give_frames(&self, most: usize) -> usize {
+            self.give_frames(most)
         }
 
         fn grow(&self) -> Result<bool, Errno> {
@@ -212,6 +230,10 @@ macro_rules! same_in_both {
 
         fn frames(&self) -> usize {
             self.frames()
+        }
+
+        fn peak_frames(&self) -> usize {
+            self.peak_frames()
         }
 
         fn populated_frames(&self) -> usize {

@@ -26,6 +26,6 @@ mod value;
 
 pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
 pub use heap::HeapOptions;
-pub use options::{C_VARIABLE, Options, VARIABLE};
+pub use options::{C_VARIABLE, Options, ReportOptions, VARIABLE};
 pub use table::{Kind, Place, Spec};
 pub use value::{Problem, Value};

@@ -18,6 +18,21 @@ pub const VARIABLE: &str = match C_VARIABLE.to_str() {
 /// The name of [`VARIABLE`] as a C string, for getenv.
 pub const C_VARIABLE: &std::ffi::CStr = c"ELBOWROOM_OPTIONS";
 
+/// What is told about a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReportOptions {
+    /// [`table::STATS`]; absolute in the variable.
+    pub stats: Option<PathBuf>,
+    /// [`table::QUIET`].
+    pub quiet: bool,
+    /// [`table::CONTENTION`].
+    pub contention: bool,
+    /// [`table::TRACE`]; absolute in the variable.
+    pub trace: Option<PathBuf>,
+    /// [`table::TRACE_BUFFER`], in bytes.
+    pub trace_bytes: usize,
+}
+
 /// The values of all options. What each means is said where it is described, in [`table`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -51,16 +66,12 @@ pub struct Options {
     pub fork: Fork,
     /// [`table::FORK_BOUND`], in milliseconds; `None`: the manager's own.
     pub fork_bound_ms: Option<u64>,
-    /// [`table::STATS`]; absolute in the variable.
-    pub stats: Option<PathBuf>,
-    /// [`table::QUIET`].
-    pub quiet: bool,
-    /// [`table::CONTENTION`].
-    pub contention: bool,
-    /// [`table::TRACE`]; absolute in the variable.
-    pub trace: Option<PathBuf>,
-    /// [`table::TRACE_BUFFER`], in bytes.
-    pub trace_bytes: usize,
+    /// What is told about the run.
+    pub report: ReportOptions,
+    /// [`table::EACH`], in bytes; `None`: as all together.
+    pub each_bytes: Option<u64>,
+    /// [`table::TREE`].
+    pub tree: Option<PathBuf>,
     /// [`table::FALLBACK`].
     pub fallback: Fallback,
     /// [`table::CORE`].
@@ -78,7 +89,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 27;
+const COUNT: usize = 29;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -111,11 +122,9 @@ impl Options {
         swap_encrypt: false,
         fork: Fork::Copy,
         fork_bound_ms: None,
-        stats: None,
-        quiet: false,
-        contention: false,
-        trace: None,
-        trace_bytes: 0,
+        report: ReportOptions { stats: None, quiet: false, contention: false, trace: None, trace_bytes: 0 },
+        each_bytes: None,
+        tree: None,
         fallback: Fallback::None,
         core: Core::Managed,
         sharing: Sharing::Auto,
@@ -129,6 +138,7 @@ impl Options {
     fn settings(&mut self) -> [(&'static Spec, &mut dyn Setting); COUNT] {
         [
             (&table::MEMORY, &mut self.memory_bytes),
+            (&table::EACH, &mut self.each_bytes),
             (&table::MIN_SIZE, &mut self.min_size_bytes),
             (&table::IO, &mut self.io),
             (&table::MMU, &mut self.mmu),
@@ -143,11 +153,11 @@ impl Options {
             (&table::SWAP_ENCRYPT, &mut self.swap_encrypt),
             (&table::FORK, &mut self.fork),
             (&table::FORK_BOUND, &mut self.fork_bound_ms),
-            (&table::STATS, &mut self.stats),
-            (&table::QUIET, &mut self.quiet),
-            (&table::CONTENTION, &mut self.contention),
-            (&table::TRACE, &mut self.trace),
-            (&table::TRACE_BUFFER, &mut self.trace_bytes),
+            (&table::STATS, &mut self.report.stats),
+            (&table::QUIET, &mut self.report.quiet),
+            (&table::CONTENTION, &mut self.report.contention),
+            (&table::TRACE, &mut self.report.trace),
+            (&table::TRACE_BUFFER, &mut self.report.trace_bytes),
             (&table::FALLBACK, &mut self.fallback),
             (&table::CORE, &mut self.core),
             (&table::SHARING, &mut self.sharing),
@@ -155,6 +165,7 @@ impl Options {
             (&table::INJECT, &mut self.inject),
             (&table::ABLATE, &mut self.ablate),
             (&table::MAIN_PID, &mut self.main_pid),
+            (&table::TREE, &mut self.tree),
         ]
     }
 
@@ -291,7 +302,7 @@ mod tests {
         let options = parse("memory=1.5G;swap=2g;writeback-interval=1.5s;heap=off;trace=/a%3bb%25c").unwrap();
         assert_eq!((options.memory_bytes, options.swap_bytes), (1536 << 20, 2 << 30));
         assert_eq!(options.writeback_interval, Duration::from_millis(1500));
-        assert_eq!((options.memory_min_bytes(), options.trace), (1 << 20, Some("/a;b%c".into())));
+        assert_eq!((options.memory_min_bytes(), options.report.trace), (1 << 20, Some("/a;b%c".into())));
     }
 
     #[test]
@@ -302,10 +313,10 @@ mod tests {
         assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
         assert_eq!((options.sharing, options.fork, options.idle), (Sharing::Auto, Fork::Copy, Idle::Shallow));
         assert_eq!((options.core, parse("memory=16M;core=none").unwrap().core), (Core::Managed, Core::None));
-        assert_eq!((options.quiet, options.contention, options.main_pid), (false, false, 7));
-        assert_eq!((options.swap_bytes, options.swap_by_default, &options.stats), (0, false, &None));
+        assert_eq!((options.report.quiet, options.report.contention, options.main_pid), (false, false, 7));
+        assert_eq!((options.swap_bytes, options.swap_by_default, &options.report.stats), (0, false, &None));
         assert_eq!((options.heap, options.memory_min_bytes()), (Heap::Large, 256 << 10));
-        assert_eq!((options.swap_dir, options.trace_bytes), (Some("/var/tmp".into()), 4 << 20));
+        assert_eq!((options.swap_dir, options.report.trace_bytes), (Some("/var/tmp".into()), 4 << 20));
     }
 
     #[test]

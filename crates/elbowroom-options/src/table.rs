@@ -125,10 +125,19 @@ pub const MEMORY: Spec = Spec::new(
     "memory",
     "SIZE",
     Kind::size(MIN_MEMORY..=ANY),
-    "The budget: a hard limit on managed memory, at least 16M [default: half of the memory that is \
-     available, or of what the memory group has left, if that is smaller]",
+    "The budget: a hard limit on managed memory of all processes that the command starts together, at least \
+     16M [default: half of the memory that is available, or of what the memory group has left, if that is \
+     smaller]",
 )
 .short('m');
+
+/// The budget of each process.
+pub const EACH: Spec = Spec::new(
+    "each",
+    "SIZE",
+    Kind::size(MIN_MEMORY..=ANY),
+    "A hard limit for each single process as well, at least 16M [default: --memory]",
+);
 
 /// The smallest mapping of a file that is managed.
 pub const MIN_SIZE: Spec =
@@ -343,3 +352,7 @@ pub const MAIN_PID: Spec =
     Spec::new("main-pid", "PID", Kind::Count { most: u32::MAX as u64 }, "The process that `run` becomes")
         .or("0")
         .at(Place::Variable);
+
+/// The file with the table of the run's processes.
+pub const TREE: Spec = Spec::new("tree", "FILE", Kind::Path, "The table that the processes of the run share")
+    .at(Place::Variable);

@@ -46,7 +46,7 @@ mod process;
 mod abi;
 
 use base::reason::Reason;
-use base::{allocator, config, executable, real, reserve, said, state, stderr, sys, tree};
+use base::{allocator, config, executable, real, reserve, run, said, state, stderr, sys, tree};
 use process::{end, fork, threads};
 use std::ffi::{CStr, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -71,11 +71,12 @@ unsafe extern "C" fn construct() {
     // SAFETY: the environment holds strings.
     let text = unsafe { CStr::from_ptr(text) };
     match config::parse(OsStr::from_bytes(text.to_bytes())) {
-        Ok(options) => {
+        Ok(mut options) => {
             stderr::remember();
             if let Some(name) = allocator::sanitizer() {
                 return leave_all(&options, name);
             }
+            run::enter(&mut options);
             let swap = options.swap_bytes > 0;
             state::set_up(options);
             if swap {

@@ -1,7 +1,9 @@
 //! What a manager is made with, and every bound it keeps.
 
 use crate::ablation::Ablation;
+use crate::process_tree::Member;
 use elbowroom_store::EngineKind;
+use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
 use std::path::PathBuf;
 
@@ -16,11 +18,43 @@ pub enum MoverKind {
     Copy,
 }
 
+/// Functions of the program that the manager calls. `None` is the default of each.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Hooks {
+    /// Called first by every thread that the manager starts.
+    pub on_thread_start: Option<fn()>,
+    /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and
+    /// the like, of what is not managed), or waits there to. The manager's threads then let it go first, for
+    /// 0.1 ms and a third of their time at most, since their own requests would keep the kernel's lock from
+    /// it. Called often, by any thread; must not block. For spaces of the host only.
+    pub changes_wait: Option<fn() -> bool>,
+    /// Tells whether the program has done anything by which a device may read or write its memory after a
+    /// call has returned: asynchronous or direct reads and writes. Where pages are copied (before Linux 6.8),
+    /// pages that a device may still use then stay where they are. Buffers that are registered with io_uring
+    /// are found without it, up to two milliseconds late. Called often, by any thread; must not block.
+    pub transfers: Option<fn() -> bool>,
+    /// Called before the kernel maps a file that was managed, with the file.
+    pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
+    /// Called before the manager goes on although a fork was not made within the bound: what its child gets
+    /// is not whole.
+    pub on_late_fork: Option<fn()>,
+    /// Called with a line, without its end, about a failure that is reported in no other way. `None`: it is
+    /// written to standard error. Called by the manager's threads.
+    pub report: Option<fn(&str)>,
+    /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
+    /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
+    /// return.
+    pub end_process: Option<fn() -> !>,
+}
+
 /// What a manager is made with.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The budget in bytes, at least [`Config::MIN_MEMORY`]: resident managed memory and what describes it.
     pub memory: u64,
+    /// This process as one of a run, whose processes have one budget together; then `memory` is that budget.
+    /// `None`: the manager has its budget alone.
+    pub member: Option<Arc<Member>>,
     /// How files are read.
     pub engine: EngineKind,
     /// How pages get into windows.
@@ -51,18 +85,6 @@ pub struct Config {
     /// Whether private mappings may be writable. Their pages stay in memory once they were stored to, so a
     /// program that was not written for the manager should not be given many.
     pub private_writes: bool,
-    /// Called first by every thread that the manager starts.
-    pub on_thread_start: Option<fn()>,
-    /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and
-    /// the like, of what is not managed), or waits there to. The manager's threads then let it go first, for
-    /// 0.1 ms and a third of their time at most, since their own requests would keep the kernel's lock from
-    /// it. Called often, by any thread; must not block. For spaces of the host only.
-    pub changes_wait: Option<fn() -> bool>,
-    /// Tells whether the program has done anything by which a device may read or write its memory after a
-    /// call has returned: asynchronous or direct reads and writes. Where pages are copied (before Linux 6.8),
-    /// pages that a device may still use then stay where they are. Buffers that are registered with io_uring
-    /// are found without it, up to two milliseconds late. Called often, by any thread; must not block.
-    pub transfers: Option<fn() -> bool>,
     /// Files are written back and closed as soon as no mapping maps them, before the verb that unmapped
     /// them returns; their pages stay for a while. Off: they stay open for a while.
     pub close_unmapped: bool,
@@ -74,11 +96,6 @@ pub struct Config {
     /// meanwhile (`/dev/cpu_dma_latency`), and a child that is forked then, and has the same table of
     /// descriptors, goes on with it until it closes that, executes a program or ends.
     pub shallow_idle: bool,
-    /// Called before the kernel maps a file that was managed, with the file.
-    pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
-    /// Called before the manager goes on although a fork was not made within the bound: what its child gets
-    /// is not whole.
-    pub on_late_fork: Option<fn()>,
     /// How long all threads rest for a fork at most. Must be longer than a fork can take: the child of one
     /// that takes longer has no copy that is whole.
     pub fork_bound: Duration,
@@ -87,13 +104,8 @@ pub struct Config {
     /// A fault for which there has been no memory for so long is ended by SIGBUS: budget and swap are full of
     /// what cannot be dropped. The first one is reported.
     pub memory_wait_bound: Duration,
-    /// Called with a line, without its end, about a failure that is reported in no other way. `None`: it is
-    /// written to standard error. Called by the manager's threads.
-    pub report: Option<fn(&str)>,
-    /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
-    /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
-    /// return.
-    pub end_process: Option<fn() -> !>,
+    /// Functions of the program that the manager calls.
+    pub hooks: Hooks,
     /// So many bytes of records are kept for each thread, the last of what it did, for
     /// [`Manager::trace`](crate::Manager::trace). A record has 48 bytes, and 72 threads at most have a
     /// buffer of their own. Not part of the budget. 0: nothing is kept.
@@ -115,6 +127,8 @@ impl Config {
     pub fn with_memory(memory: u64) -> Self {
         Self {
             memory,
+            member: None,
+            hooks: Hooks::default(),
             engine: EngineKind::Auto,
             mover: MoverKind::Auto,
             handlers: 0,
@@ -125,19 +139,12 @@ impl Config {
             swap_encrypt: false,
             inject: None,
             private_writes: true,
-            on_thread_start: None,
-            changes_wait: None,
-            transfers: None,
             close_unmapped: false,
             alone: false,
             shallow_idle: false,
-            on_hand_back: None,
-            on_late_fork: None,
             fork_bound: FORK_BOUND,
             fault_bound: FAULT_BOUND,
             memory_wait_bound: MEMORY_WAIT_BOUND,
-            report: None,
-            end_process: None,
             trace_bytes: 0,
             ablation: Ablation::default(),
         }
@@ -210,6 +217,16 @@ pub const RECLAIM_SCAN_FACTOR: usize = 8;
 
 /// Folios that reclaim takes out of their windows together, at most: they are off all lists meanwhile.
 pub const RECLAIM_BATCH_FOLIOS: usize = 64;
+
+/// With fewer free frames than this, the arena grows ahead of need: 16 MiB. In a run of several processes at most
+/// [`GROW_AHEAD_SHARE`] of what all may take together.
+pub const GROW_AHEAD_FRAMES: usize = 4096;
+
+/// See [`GROW_AHEAD_FRAMES`].
+pub const GROW_AHEAD_SHARE: usize = 16;
+
+/// A process that is to give pages to others reclaims for so long at a time.
+pub const GIVE_BOUND: Duration = Duration::from_millis(50);
 
 /// Pages that the thread that keeps frames at hand frees at a time, before it lets others have the processor.
 pub const FREE_AHEAD_PAGES: usize = 16;

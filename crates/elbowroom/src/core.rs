@@ -1,6 +1,6 @@
 //! The lowest layer of a manager, and how its layers stand on each other.
 //!
-//! Modules, each using only what stands before it: `ablation, config, error, stats, trace` < `pause, group` <
+//! Modules, each using only what stands before it: `pause` < `process_tree` < `ablation, config, error, stats, trace` < `group` <
 //! `page, object` < `swap, vma, readahead, runs, lru` < `platform` < `core` < `reclaim` < `writeback` <
 //! `fault` < `space` < `manager`.
 //!
@@ -238,7 +238,7 @@ impl<P: Platform> Core<P> {
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
-        let quiet = Quiet::new(locks, config.fork_bound, config.on_late_fork);
+        let quiet = Quiet::new(locks, config.fork_bound, config.hooks.on_late_fork);
         let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
         let (frames, sizing) = (mmu.frames() as u64, config.ablation.pool_sizing);
@@ -453,13 +453,17 @@ impl<P: Platform> Core<P> {
 
     /// Bytes of frames and of what describes pages, at their most.
     pub(crate) fn peak_bytes(&self) -> u64 {
-        let frames = self.mmu.populated_frames() * PAGE_SIZE + self.mmu.metadata_bytes();
-        frames as u64 + self.described_bytes()
+        self.bytes_with(self.mmu.peak_frames())
     }
 
     /// Bytes of frames that are in use now, and of what describes pages.
     pub(crate) fn resident_bytes(&self) -> u64 {
-        self.peak_bytes().saturating_sub((self.mmu.frames_at_hand() * PAGE_SIZE) as u64)
+        self.bytes_with(self.mmu.populated_frames().saturating_sub(self.mmu.frames_at_hand()))
+    }
+
+    /// Bytes of so many frames, and of what describes pages.
+    fn bytes_with(&self, frames: usize) -> u64 {
+        (frames * PAGE_SIZE + self.mmu.metadata_bytes()) as u64 + self.described_bytes()
     }
 
     /// Bytes of what describes pages. It never shrinks: what is free is kept for the next pages.
@@ -484,11 +488,17 @@ impl<P: Platform> Core<P> {
     }
 
     /// Has the arena give up the frames that it owes ([`Core::owed_frames`]), at most `most`, and only free
-    /// ones.
+    /// ones. The process of a run takes as many pages from the run, if that has them: the arena gives up
+    /// addresses only, of which each process has enough for all of the budget.
     pub(crate) fn pay_frames(&self, most: usize) {
         let owed = self.owed_frames().min(most);
-        if owed > 0 {
-            self.mmu.withhold(owed);
+        if owed == 0 {
+            return;
         }
+        let paid = match &self.config.member {
+            Some(member) if !member.take(owed) => self.mmu.give_frames(owed),
+            _ => owed,
+        };
+        self.mmu.withhold(paid);
     }
 }

@@ -134,6 +134,9 @@ impl Manager<Host> {
             return Err(Errno::BADF);
         }
         core.mmu.renew()?;
+        if let Some(member) = &core.config.member {
+            member.charge_copy();
+        }
         core.quiet.renew(&core.locks);
         let dir = core.config.swap_dir.as_ref().filter(|_| core.swap.has_file());
         let new = |dir: &PathBuf| StoreFile::temporary(dir, core.config.swap, core.swap.faults());
@@ -153,7 +156,7 @@ impl Manager<Host> {
             let waiting = inbox.waiting.lock().take_all();
             asked.chain(waiting).for_each(|mut fault| fault.let_go());
             let watch = Host::watch(&core.mmu, number);
-            let (faults, on_start) = (core.swap.faults(), core.config.on_thread_start);
+            let (faults, on_start) = (core.swap.faults(), core.config.hooks.on_thread_start);
             reactors.push(reactor_of_child(core.config.engine, watch, &inbox.kicker, faults, on_start)?);
         }
         self.start_in_child(reactors)

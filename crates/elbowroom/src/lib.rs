@@ -24,6 +24,7 @@ mod object;
 mod page;
 mod pause;
 mod platform;
+mod process_tree;
 #[cfg_attr(shuttle, allow(dead_code, reason = "a model does not fork its process"))]
 mod quiet;
 mod readahead;
@@ -37,7 +38,7 @@ mod vma;
 mod writeback;
 
 pub use ablation::{Ablation, Tuning};
-pub use config::{Config, FAULT_BOUND, FORK_BOUND, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind};
+pub use config::{Config, FAULT_BOUND, FORK_BOUND, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind};
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
@@ -49,6 +50,7 @@ pub use forking::Inheritance;
 pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
+pub use process_tree::{Member, ProcessRow, ProcessTree, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,
 };

@@ -7,6 +7,7 @@ use crate::fault::{Faults, Handler};
 use crate::group::GroupId;
 use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
+use crate::process_tree::ProcessUse;
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
 use crate::stats::{Event, LatencySnapshot, LatencyUse, LockUse, Stats};
@@ -83,7 +84,8 @@ impl<P: Platform> Manager<P> {
         let mmu = P::mmu(&config, frames, &locks)?;
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
         for number in 0..probe::handlers(config.handlers) {
-            let made = reactor(config.engine, P::watch(&mmu, number), inject.clone(), config.on_thread_start);
+            let made =
+                reactor(config.engine, P::watch(&mmu, number), inject.clone(), config.hooks.on_thread_start);
             reactors.push(made.map_err(StartError::Engine)?);
         }
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
@@ -132,6 +134,7 @@ impl<P: Platform> Manager<P> {
         let chores = move || {
             core.collapse_some();
             chores(&core);
+            note_use(&core);
         };
         let core = self.core.clone();
         start("elbowroom-supply", Box::new(move || core.run_supplier(chores)))
@@ -241,6 +244,12 @@ impl<P: Platform> Manager<P> {
         self.core.trace.as_ref().map(|trace| trace.snapshot(&self.core.locks))
     }
 
+    /// Tells the other processes of the run ([`Config::member`]) what this one has counted so far. The manager
+    /// does so once a second.
+    pub fn note_use(&self) {
+        note_use(&self.core);
+    }
+
     /// A summary of what happened so far.
     pub fn stats(&self) -> Stats {
         let (core, c) = (&self.core, &self.core.counters);
@@ -317,10 +326,24 @@ impl<P: Platform> Manager<P> {
     }
 }
 
+/// Tells the other processes of the run what this one has counted so far.
+fn note_use<P: Platform>(core: &Spaces<P>) {
+    let (Some(member), c) = (&core.config.member, &core.counters) else { return };
+    member.note_use(&ProcessUse {
+        faults: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
+        major_faults: c.get(Event::FaultsMajor),
+        refaults: c.get(Event::RefaultPages),
+        read_bytes: c.get(Event::ReadBytes),
+        written_bytes: c.get(Event::WrittenBytes),
+        swapped_in: c.get(Event::SwapIns),
+        swapped_out: c.get(Event::SwapOuts),
+    });
+}
+
 /// Runs a thread of the manager to its end. If it panics, the process ends: faults would wait for ever.
 fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
     let life = || {
-        core.config.on_thread_start.unwrap_or(|| ())();
+        core.config.hooks.on_thread_start.unwrap_or(|| ())();
         body();
     };
     if cfg!(shuttle) {

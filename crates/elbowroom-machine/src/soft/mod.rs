@@ -184,11 +184,6 @@ impl SoftMmu {
         self.shared.frames.arena().alloc(order)
     }
 
-    /// Whether a thread that has time should call [`SoftMmu::grow`].
-    pub fn wants_to_grow(&self) -> bool {
-        self.shared.frames.arena().wants_to_grow()
-    }
-
     /// Whether the arena has not reached its size. A guess.
     pub fn can_grow(&self) -> bool {
         self.shared.frames.arena().can_grow()
@@ -249,6 +244,22 @@ impl SoftMmu {
         f(&bytes)
     }
 
+    /// From now on no more frames have memory than have some now, and than `allow_frames` adds.
+    pub fn restrict_frames(&self) {
+        self.shared.frames.arena().restrict_frames();
+    }
+
+    /// So many frames more may have memory.
+    pub fn allow_frames(&self, frames: usize) {
+        self.shared.frames.arena().allow_frames(frames);
+    }
+
+    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames may
+    /// have memory from now on.
+    pub fn give_frames(&self, most: usize) -> usize {
+        self.shared.frames.arena().give_frames(most)
+    }
+
     /// Gives up at most so many free frames for good, for memory that something else needs: those without
     /// memory first. Tells how many it gave up.
     pub fn withhold(&self, most: usize) -> usize {
@@ -263,6 +274,11 @@ impl SoftMmu {
     /// Frames that the arena has, or may grow to.
     pub fn frames(&self) -> usize {
         self.shared.frames.arena().frames()
+    }
+
+    /// The most frames that had memory at a time.
+    pub fn peak_frames(&self) -> usize {
+        self.shared.frames.arena().peak_frames()
     }
 
     /// Frames that were given memory so far, without those that were given up.

@@ -12,11 +12,12 @@ use std::path::{Path, PathBuf};
 /// On a service thread: writes the statistics file, and gives the text for standard error, which may be
 /// empty.
 pub fn collect(process: &Process, manager: &Manager) -> String {
+    manager.note_use();
     let report = report_of(process, Some((manager.stats(), manager.lock_use())));
     let options = state::options();
-    let quiet = options.is_some_and(|options| options.quiet);
+    let quiet = options.is_some_and(|options| options.report.quiet);
     let mut text = if quiet { String::new() } else { report.to_string() };
-    if options.is_some_and(|options| options.contention) {
+    if options.is_some_and(|options| options.report.contention) {
         let Report { program, pid, locks, .. } = &report;
         let _ = write!(text, "{}", contention::Table { program, pid: *pid, locks });
     }
@@ -35,9 +36,9 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
             let _ = writeln!(text, "elbowroom: cannot write the {what} to {}: {error}", path.display());
         }
     };
-    let path = options.and_then(|options| options.stats.as_deref());
+    let path = options.and_then(|options| options.report.stats.as_deref());
     write(path, "statistics", &|path| write_stats(path, &report));
-    let path = options.and_then(|options| options.trace.as_deref());
+    let path = options.and_then(|options| options.report.trace.as_deref());
     write(path, "trace", &|path| write_trace(path, manager, &report));
     text
 }

@@ -20,13 +20,15 @@ use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
+use crate::base::report::Bytes;
 use crate::base::reserve;
+use crate::base::run;
 use crate::base::said;
 use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
 use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
-use elbowroom::{Config, DefaultSwap, EngineKind, Host, Manager, MoverKind, Origin, Space};
+use elbowroom::{Config, DefaultSwap, EngineKind, Hooks, Host, Manager, MoverKind, Origin, Space};
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
@@ -146,6 +148,13 @@ fn first_thread(process: &'static Process) {
     }
     report_panics();
     let mut config = config(options);
+    if let Some(lack) = run::lack() {
+        let note = format!(
+            "this process has a budget of its own, of {}, since it cannot have its part of the run's: {lack}",
+            Bytes(config.memory)
+        );
+        process.note.store(Box::into_raw(Box::new(note)), Ordering::Release);
+    }
     if options.swap_by_default {
         swap_that_can_be_had(process, &mut config);
     }
@@ -153,7 +162,7 @@ fn first_thread(process: &'static Process) {
         Ok(started) => started,
         Err(error) => return fail(process, error.to_string()),
     };
-    if options.contention {
+    if options.report.contention {
         manager.locks().count_in_detail();
     }
     // The manager lives as long as the process: pointers to it are read without locks, by forked children
@@ -238,7 +247,8 @@ fn swap_that_can_be_had(process: &Process, config: &mut Config) {
 
 fn config(options: &Options) -> Config {
     Config {
-        memory: options.memory_bytes,
+        memory: options.each_bytes.map_or(options.memory_bytes, |each| each.min(options.memory_bytes)),
+        member: run::member().cloned(),
         engine: match options.io {
             Io::Auto => EngineKind::Auto,
             Io::Uring => EngineKind::Uring,
@@ -257,20 +267,22 @@ fn config(options: &Options) -> Config {
         swap_encrypt: options.swap_encrypt,
         inject: options.inject.clone(),
         private_writes: options.swap_bytes > 0,
-        on_thread_start: Some(state::enter_service_thread),
-        changes_wait: Some(state::changes_wait),
-        transfers: Some(state::may_transfer),
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
         shallow_idle: options.idle == Idle::Shallow,
-        on_late_fork: Some(tree::note_late),
         fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
-        on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
         fault_bound: elbowroom::FAULT_BOUND,
         memory_wait_bound: elbowroom::MEMORY_WAIT_BOUND,
-        report: Some(say),
-        end_process: Some(die),
-        trace_bytes: if options.trace.is_some() { options.trace_bytes } else { 0 },
+        hooks: Hooks {
+            on_thread_start: Some(state::enter_service_thread),
+            changes_wait: Some(state::changes_wait),
+            transfers: Some(state::may_transfer),
+            on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
+            on_late_fork: Some(tree::note_late),
+            report: Some(say),
+            end_process: Some(die),
+        },
+        trace_bytes: if options.report.trace.is_some() { options.report.trace_bytes } else { 0 },
         ablation: config::ablation(options),
     }
 }

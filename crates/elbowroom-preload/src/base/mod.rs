@@ -14,6 +14,7 @@ pub mod reason;
 pub mod regions;
 pub mod report;
 pub mod reserve;
+pub mod run;
 pub mod said;
 pub mod state;
 pub mod stderr;

@@ -14,6 +14,7 @@ use crate::agent::flush::flush;
 use crate::agent::request::{self, Answer, Op};
 use crate::base::config::Options;
 use crate::base::report::{Buffer, report_of};
+use crate::base::run;
 use crate::base::state::{self, Process};
 use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
@@ -42,6 +43,9 @@ pub fn process_ends() {
         unmanaged::say();
     }
     report(Always::ForMainProcess);
+    if state::for_program().is_some_and(Process::is_home) {
+        run::ends();
+    }
 }
 
 /// To be called before an exec: writes back, and reports. If the exec fails, the result goes to
@@ -106,7 +110,7 @@ fn report(always: Always) -> Reported {
                 say(process, text);
             }
         }
-        None => report_unmanaged(process, options, options.quiet || stderr::descriptor().is_none()),
+        None => report_unmanaged(process, options, options.report.quiet || stderr::descriptor().is_none()),
     }
     process.ended.store(REPORTED, Ordering::Release);
     sys::futex_wake(process.ended.as_ptr(), i32::MAX);
@@ -156,10 +160,10 @@ fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
         let _ = write!(buffers.text, "{report}");
         stderr::write(buffers.text.as_bytes());
     }
-    if options.contention && stderr::descriptor().is_some() {
+    if options.report.contention && stderr::descriptor().is_some() {
         stderr::write(b"elbowroom: no locks were used: nothing was managed\n");
     }
-    if let Some(path) = options.stats.as_deref() {
+    if let Some(path) = options.report.stats.as_deref() {
         let made = report.json(&mut buffers.json).is_ok();
         write_unmanaged(
             path,
@@ -169,7 +173,7 @@ fn report_unmanaged(process: &Process, options: &Options, quiet: bool) {
             quiet,
         );
     }
-    if let Some(path) = options.trace.as_deref() {
+    if let Some(path) = options.report.trace.as_deref() {
         write_unmanaged(path, &mut buffers.path, Some(EMPTY_TRACE), "trace", quiet);
     }
 }

@@ -3,6 +3,7 @@
 
 use crate::agent::flush::flush;
 use crate::base::real;
+use crate::base::run;
 use crate::base::state;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree;
@@ -51,10 +52,11 @@ fn replaced(expected: bool, exec: impl FnOnce() -> c_int) -> c_int {
     let reported = end::process_is_replaced();
     signals::before_exec();
     limits::before_exec();
-    let left = tree::about_to_exec();
+    let left = (tree::about_to_exec(), run::about_to_exec());
     let r = exec();
     let kept = sys::errno();
-    tree::came_back(left);
+    tree::came_back(left.0);
+    run::came_back(left.1);
     limits::after_exec();
     signals::after_exec();
     end::process_goes_on(reported);

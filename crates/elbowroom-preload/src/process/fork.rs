@@ -13,6 +13,7 @@ use crate::agent::ranges;
 use crate::base::config::Fork;
 use crate::base::real;
 use crate::base::reserve;
+use crate::base::run;
 use crate::base::state;
 use crate::base::stderr;
 use crate::base::sys::{self, ADDRESS_END, Except, PAGE, SignalsBlocked};
@@ -126,9 +127,15 @@ pub fn in_child() {
     state::LOCKS_FUTURE_MEMORY.store(false, Ordering::Release);
     let Some(process) = state::process() else { return };
     process.is_home();
+    if let Some(member) = run::member() {
+        member.become_child();
+    }
     let copy = inherit::in_child(process);
     if copy != Child::GoesOn {
         tree::only_forked();
+        if let Some(member) = run::member() {
+            member.drop_copy();
+        }
     }
     signals::after_fork();
     if copy != Child::GoesOn {

@@ -29,7 +29,7 @@ impl<P: Platform> Faults<P> {
 
     /// Reports what went wrong inside the manager: to the configured function, or on standard error.
     pub(crate) fn report(&self, line: &str) {
-        match self.config.report {
+        match self.config.hooks.report {
             Some(report) => report(line),
             None => eprintln!("elbowroom: {line}"),
         }
@@ -63,6 +63,6 @@ impl<P: Platform> Faults<P> {
             self.write_all_soon();
             pause(Cause::LastFlush, CHANGE_LOOK);
         }
-        self.config.end_process.unwrap_or(std::process::abort)()
+        self.config.hooks.end_process.unwrap_or(std::process::abort)()
     }
 }

@@ -14,14 +14,15 @@ mod zeros;
 pub(crate) use self::anon::Out;
 
 use self::policy::{Chance, Kind, Policy, TwoLists};
+use self::supply::SupplyBell;
 use crate::config::{FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::Frames;
 use crate::lru::{Batch, List, Lruvec, Shadows, Taken};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
-use crate::pause::Bell;
 use crate::platform::Platform;
+use crate::process_tree::KEPT;
 use crate::runs::Runs;
 use crate::stats::Event;
 use crate::trace::Happened;
@@ -59,7 +60,7 @@ pub(crate) struct Reclaim<P: Platform> {
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Runs,
     /// The bell that wakes the thread that keeps frames at hand.
-    supply: Bell,
+    supply: SupplyBell,
     began: Instant,
 }
 
@@ -102,17 +103,25 @@ impl<P: Platform> Drop for Reclaim<P> {
         }
         self.swap.take_frames().into_iter().for_each(|frames| self.free(frames));
         debug_assert!(leaked || thread::panicking() || self.groups.with_charges().is_none());
+        if let Some(member) = &self.config.member {
+            member.give(member.has());
+        }
     }
 }
 
 impl<P: Platform> Reclaim<P> {
     pub(crate) fn new(core: Core<P>) -> Self {
+        if let Some(member) = &core.config.member {
+            core.mmu.restrict_frames();
+            member.charge(KEPT);
+            core.mmu.allow_frames(KEPT);
+        }
         Self {
             lru: Lruvec::new(&core.locks),
             shadows: Shadows::new(core.mmu.frames()),
             policy: TwoLists::new(&core.config.ablation),
             runs: Runs::new(core.mmu.frames(), &core.locks),
-            supply: Bell::new(&core.locks),
+            supply: SupplyBell::new(core.config.member.as_ref(), &core.locks),
             began: Instant::now(),
             core,
         }

@@ -7,17 +7,57 @@
 
 use super::Reclaim;
 use crate::config::{
-    DELAY, FREE_AHEAD_PAGES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
+    DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE, PAY_AT, PIECES_SHARE,
+    RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
 };
 use crate::group::{Frames, GroupId};
 use crate::page::{Ready, Woken};
+use crate::pause::Bell;
 use crate::platform::Platform;
+use crate::process_tree::{BLOCK, Member};
 use crate::quiet::Rester;
 use crate::trace::Happened;
 use elbowroom_machine::Mmu;
-use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::thread;
-use elbowroom_sync::time::Instant;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, LockStats, thread};
+
+/// What wakes the thread that keeps frames at hand.
+pub(super) enum SupplyBell {
+    /// Only threads of this process ring it.
+    Own(Bell),
+    /// Other processes of the run ring it, too.
+    Run(Arc<Member>),
+}
+
+impl SupplyBell {
+    pub(super) fn new(member: Option<&Arc<Member>>, locks: &LockStats) -> Self {
+        member.map_or_else(|| Self::Own(Bell::new(locks)), |member| Self::Run(member.clone()))
+    }
+
+    fn ring(&self) {
+        match self {
+            Self::Own(bell) => bell.ring(),
+            Self::Run(member) => member.ring(),
+        }
+    }
+
+    fn ring_for_stop(&self) {
+        match self {
+            Self::Own(bell) => bell.ring_for_stop(),
+            Self::Run(member) => member.ring(),
+        }
+    }
+
+    fn wait(&self, stop: &AtomicBool, bound: Duration) {
+        match self {
+            Self::Own(bell) => bell.wait(stop, bound),
+            // A ring after `stop` was set is not missed: the bell has rung then.
+            Self::Run(member) if !stop.load(Ordering::Acquire) => member.sleep(bound),
+            Self::Run(_) => {}
+        }
+    }
+}
 
 impl<P: Platform> Reclaim<P> {
     /// A run of 2^`order` frames for a group or, if memory is short or in pieces, a smaller one; `None` if
@@ -91,7 +131,7 @@ impl<P: Platform> Reclaim<P> {
         if self.owed_frames() >= PAY_AT {
             self.pay_frames(self.mmu.frames_at_hand() / 2);
         }
-        if self.mmu.wants_to_grow() || order == 0 && self.is_low() {
+        if self.wants_to_grow() || order == 0 && self.is_low() {
             self.supply.ring();
         }
     }
@@ -104,19 +144,89 @@ impl<P: Platform> Reclaim<P> {
 
     /// The low watermark: no fewer frames should be free.
     fn low_mark(&self) -> usize {
-        self.mmu.frames() / self.tuning().low_share
+        let frames = match self.config.member {
+            Some(_) => self.mmu.populated_frames(),
+            None => self.mmu.frames(),
+        };
+        frames / self.tuning().low_share
+    }
+
+    /// Whether the arena can have more memory: it has not reached its size, nor as much as it may have, or its
+    /// process can take more from its run.
+    fn can_grow(&self) -> bool {
+        self.mmu.can_grow() || self.config.member.as_ref().is_some_and(|member| member.has_room())
+    }
+
+    /// Whether a thread that has time should grow the arena: few frames are free.
+    fn wants_to_grow(&self) -> bool {
+        let ahead = match &self.config.member {
+            Some(member) => GROW_AHEAD_FRAMES.min(member.room() / GROW_AHEAD_SHARE),
+            None => GROW_AHEAD_FRAMES,
+        };
+        self.mmu.frames_at_hand() < ahead && self.can_grow()
     }
 
     /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size.
     /// What fits in the budget stays in memory, however little of a large arena is there so far.
     fn is_low(&self) -> bool {
-        !self.mmu.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
+        !self.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
     }
 
+    /// Populates more of the arena; `false` if all of it is, or as much as may be. The process of a run takes
+    /// the pages from the run before; if that has none left, another process is asked, and the caller goes on
+    /// without.
     fn grow_arena(&self) -> bool {
         self.pay_frames(usize::MAX);
         // If the machine has no memory for more, the arena stays as it is.
-        self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || self.mmu.grow().unwrap_or(false))
+        let grow = || self.mmu.grow().unwrap_or(false);
+        self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || grow() || self.take_block() && grow())
+    }
+
+    /// Takes a block from the run of which this process is one; else asks others for some.
+    fn take_block(&self) -> bool {
+        let Some(member) = &self.config.member else { return false };
+        // Without addresses for more, there is no use for it.
+        if self.mmu.populated_frames() >= self.mmu.frames() {
+            return false;
+        }
+        let taken = member.take(BLOCK);
+        if taken {
+            self.mmu.allow_frames(BLOCK);
+        } else {
+            member.ask();
+        }
+        taken
+    }
+
+    /// Gives pages to the other processes of the run: those that they want, as far as they can be freed within
+    /// [`GIVE_BOUND`].
+    fn give_to_others(&self) {
+        let Some(member) = &self.config.member else { return };
+        let mut left = member.wanted();
+        let until = Instant::now() + GIVE_BOUND;
+        while left > 0 {
+            let given = self.mmu.give_frames(left);
+            member.give(given);
+            left -= given;
+            let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);
+            if left == 0 || leave || Instant::now() > until {
+                break;
+            }
+            let ready = Ready::default();
+            let freed = self.shrink(left.clamp(FREE_AHEAD_PAGES, BLOCK), &ready);
+            self.dispatch(ready.take());
+            if freed == 0 {
+                // What is being written can be freed later.
+                if self.to_write.own() == 0 {
+                    return;
+                }
+                self.supply.wait(&self.stop, DELAY);
+            }
+        }
+        if left > 0 {
+            member.owe(left);
+            member.ring();
+        }
     }
 
     /// The thread that keeps frames at hand, and runs `chores` about once in [`SUPPLY_LOOK`].
@@ -124,10 +234,11 @@ impl<P: Platform> Reclaim<P> {
         let mut due = Instant::now() + SUPPLY_LOOK;
         while !self.stop.load(Ordering::Acquire) {
             self.rest_if_wanted();
-            if !(self.mmu.wants_to_grow() && self.grow_arena()) {
+            if !(self.wants_to_grow() && self.grow_arena()) {
                 self.supply.wait(&self.stop, SUPPLY_LOOK);
                 self.free_ahead();
             }
+            self.give_to_others();
             if Instant::now() >= due {
                 // Folios that were split take more to describe than before, and perhaps no thread asks for
                 // frames now.
@@ -182,8 +293,6 @@ mod tests {
     use crate::object::FileObject;
     use crate::{Config, Manager, MapRequest, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
-    use elbowroom_sync::Arc;
-    use elbowroom_sync::time::Duration;
 
     /// A mapping of so many pages: of an object to read, or of private memory.
     fn request(pages: usize, object: Option<Arc<FileObject>>) -> MapRequest {

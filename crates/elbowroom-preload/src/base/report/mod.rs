@@ -6,8 +6,8 @@ pub mod contention;
 use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
-use crate::base::{sys, tree};
-use elbowroom::{LockUse, Stats};
+use crate::base::{run, sys, tree};
+use elbowroom::{LockUse, RunTotals, Stats};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::Ordering;
@@ -25,6 +25,9 @@ pub struct Report<'a> {
     pub locks: LockUse,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
+    /// The run, of which the process is one, so far; in the report of the process that the command became.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run: Option<RunTotals>,
     /// What was left to the kernel.
     #[serde(flatten, serialize_with = "as_maps")]
     pub left_to_kernel: Left<'a>,
@@ -102,6 +105,15 @@ impl Display for Report<'_> {
             line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
         } else {
             line(f, "memory", format_args!("nothing was managed, of {}", Bytes(stats.budget_bytes)))?;
+        }
+        if let Some(run) = self.run.as_ref().filter(|run| run.processes > 1) {
+            let (processes, peak, max) = (run.processes, Bytes(run.peak_bytes), Bytes(run.max_bytes));
+            line(f, "whole run", format_args!("{processes} processes, {peak} at most, of {max} together"))?;
+            let (faults, major) = (run.used.faults, run.used.major_faults);
+            let [out, back] =
+                [run.used.swapped_out, run.used.swapped_in].map(|n| Bytes(n * sys::PAGE as u64));
+            let minor = faults.saturating_sub(major);
+            line(f, "", format_args!("{minor} minor faults, {major} major; swap: {out} out, {back} in"))?;
         }
         if self.forked_unmanaged > 0 {
             let n = self.forked_unmanaged;
@@ -246,12 +258,14 @@ impl<const N: usize> std::io::Write for Buffer<N> {
 pub fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_> {
     let managed = figures.is_some();
     let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
+    let is_main = state::options().is_some_and(|options| options.main_pid == sys::getpid());
     let (stats, locks) =
         figures.unwrap_or_else(|| (Stats { budget_bytes, ..Stats::default() }, LockUse::default()));
     Report {
         stats,
         locks,
         forked_unmanaged: tree::unmanaged_children(),
+        run: if is_main { run::totals() } else { None },
         left_to_kernel: Left {
             counts: &process.left,
             // SAFETY: null, or leaked.

@@ -1,0 +1,91 @@
+//! Which processes there are, and since when.
+
+use rustix::process::{Pid, getpid, test_kill_process};
+use rustix::time::{ClockId, clock_gettime};
+
+/// The clock ticks of /proc are of this length, on every architecture (USER_HZ), in nanoseconds.
+const TICK_NS: u64 = 10_000_000;
+
+/// Nanoseconds since the machine was started, the time in which it slept included.
+pub fn boot_time() -> u64 {
+    let now = clock_gettime(ClockId::Boottime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// The id of this process.
+pub fn own_pid() -> u32 {
+    getpid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// The name of the calling thread as two words, its first byte the lowest: that of the program, on the main
+/// thread.
+pub fn own_name() -> [u64; 2] {
+    let mut bytes = [0; 16];
+    if let Ok(name) = rustix::thread::name() {
+        bytes.iter_mut().zip(name.to_bytes()).for_each(|(to, from)| *to = *from);
+    }
+    let half = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]));
+    [half(0), half(8)]
+}
+
+/// Whether there is a process with this id, or its exit status. Allocates nothing.
+pub fn process_exists(pid: u32) -> bool {
+    let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
+    // A process that may not be signaled is there, too.
+    pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
+}
+
+/// When a process was started, in nanoseconds since the machine was, rounded down to 10 ms. 0: it is there, and
+/// /proc does not say since when. `None`: it is gone, or only its exit status is left.
+pub fn process_started(pid: u32) -> Option<u64> {
+    let by_signal = || process_exists(pid).then_some(0);
+    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => started(&stat).map_or_else(by_signal, |started| started),
+        Err(_) => by_signal(),
+    }
+}
+
+/// The start in a text of /proc/PID/stat; the inner `None`: the process has ended. The outer `None`: the text is
+/// not of that form.
+fn started(stat: &str) -> Option<Option<u64>> {
+    // The command name, in parentheses, may contain any character.
+    let (_, rest) = stat.rsplit_once(") ")?;
+    let field = |number: usize| rest.split(' ').nth(number - 3);
+    let threads: u64 = field(20)?.parse().ok()?;
+    let ticks: u64 = field(22)?.parse().ok()?;
+    // Threads can go on after the main thread has ended.
+    let is_gone = matches!(field(3)?, "Z" | "X") && threads <= 1;
+    Some((!is_gone).then_some(ticks * TICK_NS))
+}
+
+#[cfg(all(test, not(any(loom, shuttle))))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_is_there_and_a_child_that_ended_is_not() {
+        let own = process_started(own_pid()).unwrap();
+        assert!(own > 0 && own <= boot_time(), "{own}");
+        let before = boot_time() / TICK_NS * TICK_NS;
+        let mut child = std::process::Command::new("true").spawn().unwrap();
+        let began = std::time::Instant::now();
+        while let Some(started) = process_started(child.id()) {
+            assert!((before..=boot_time()).contains(&started));
+            assert!(began.elapsed().as_secs() < 20, "its exit status is left, and it counts as there");
+        }
+        child.wait().unwrap();
+        assert_eq!(process_started(child.id()), None);
+        assert_eq!(process_started(1).map(|started| started < before), Some(true));
+    }
+
+    #[test]
+    fn the_start_stands_behind_any_name() {
+        let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 THREADS 0 123 9 9";
+        let stat =
+            |state: &str, threads: &str| format!("7 (a) b) {state} {}", rest.replace("THREADS", threads));
+        assert_eq!(started(&stat("S", "1")), Some(Some(123 * TICK_NS)));
+        assert_eq!(started(&stat("Z", "1")), Some(None));
+        assert_eq!(started(&stat("Z", "2")), Some(Some(123 * TICK_NS)));
+        assert_eq!(started("nothing"), None);
+    }
+}

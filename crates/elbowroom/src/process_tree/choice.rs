@@ -1,0 +1,122 @@
+//! Which process gives pages when the tree is full. Plain data in, a choice out.
+
+/// What a process keeps whatever others want, so that faults can be served: 4 MiB, in pages.
+pub(crate) const KEPT: usize = 1024;
+
+/// Pages that move from process to process at a time, at the least: 2 MiB.
+pub(crate) const BLOCK: usize = 512;
+
+/// What is known of a process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct Share {
+    /// Pages that it has.
+    pub has: usize,
+    /// Pages that are protected: others get none of them.
+    pub low: usize,
+    /// Pages that came back lately, for each 1,024 that it has, in a second.
+    pub cost: u64,
+    /// It was asked, and did not answer in time.
+    pub is_silent: bool,
+}
+
+impl Share {
+    /// Pages that others can have.
+    pub fn spare(&self) -> usize {
+        self.has.saturating_sub(self.low.max(KEPT))
+    }
+}
+
+/// The process that is to give a block to the one with `own`, by its place in `others`. `None`: `own` reclaims
+/// its own pages.
+///
+/// The next page of a process is worth what its pages cost that came back. Where that is alike, the process
+/// with more pages gives, so that processes which do the same have the same.
+pub(super) fn giver(own: &Share, others: &[Share]) -> Option<usize> {
+    let can_give = |share: &Share| share.spare() >= BLOCK && !share.is_silent;
+    let (place, least) = others
+        .iter()
+        .enumerate()
+        .filter(|(_, share)| can_give(share))
+        .min_by_key(|(_, share)| (share.cost, std::cmp::Reverse(share.spare())))?;
+    let is_poor = own.has < KEPT.max(own.low);
+    let is_cheaper = least.cost * 2 < own.cost;
+    let is_larger = least.cost <= own.cost && least.spare() > own.spare() + BLOCK;
+    (is_poor || is_cheaper || is_larger).then_some(place)
+}
+
+/// How many pages a process has to give when the tree has more than it may: its part, by what each can give.
+/// `spare`: what all can give together.
+pub(super) fn part_of(over: usize, own: &Share, spare: usize) -> usize {
+    match own.spare() {
+        0 => 0,
+        own => (over * own).div_ceil(spare.max(1)).min(own),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn share(has: usize, cost: u64) -> Share {
+        Share { has, cost, ..Share::default() }
+    }
+
+    #[test]
+    fn the_cheapest_pages_are_given() {
+        let (idle, busy) = (share(10_000, 0), share(50_000, 800));
+        assert_eq!(giver(&share(5_000, 100), &[busy, idle]), Some(1));
+        // Pages of the asking process are worth less than any other.
+        assert_eq!(giver(&share(20_000, 0), &[busy, share(15_000, 0)]), None);
+        // Nearly alike: the larger one gives, and only to a smaller one.
+        assert_eq!(giver(&share(5_000, 100), &[share(20_000, 90)]), Some(0));
+        assert_eq!(giver(&share(20_000, 100), &[share(5_000, 90)]), None);
+        assert_eq!(giver(&share(20_000, 100), &[share(5_000, 40)]), Some(0));
+    }
+
+    #[test]
+    fn nothing_is_asked_of_the_protected_the_silent_and_the_poor() {
+        let protected = Share { low: 9_900, ..share(10_000, 0) };
+        let silent = Share { is_silent: true, ..share(10_000, 0) };
+        let others = [protected, silent, share(KEPT + BLOCK - 1, 0)];
+        assert_eq!(giver(&share(0, 0), &others), None);
+        let mut others = others.to_vec();
+        others.push(share(KEPT + BLOCK, 5_000));
+        assert_eq!(giver(&share(0, 0), &others), Some(3), "a process without memory gets some");
+    }
+
+    /// Processes that do the same come to have the same, and pages do not go round for ever.
+    #[test]
+    fn equal_processes_come_to_equal_shares() {
+        let mut all = [share(100_000, 50), share(2_000, 50), share(6_000, 50)];
+        let mut moves = 0;
+        loop {
+            let mut moved = false;
+            for asks in 0..all.len() {
+                let others: Vec<_> = all.iter().copied().enumerate().filter(|(at, _)| *at != asks).collect();
+                let shares: Vec<_> = others.iter().map(|(_, share)| *share).collect();
+                if let Some(gives) = giver(&all[asks], &shares) {
+                    all[others[gives].0].has -= BLOCK;
+                    all[asks].has += BLOCK;
+                    (moved, moves) = (true, moves + 1);
+                }
+            }
+            if !moved {
+                break;
+            }
+            assert!(moves < 1_000, "{all:?}");
+        }
+        let has = all.map(|share| share.has);
+        assert!(has.iter().max().unwrap() - has.iter().min().unwrap() <= 3 * BLOCK, "{has:?}");
+    }
+
+    #[test]
+    fn the_parts_of_all_are_what_is_over() {
+        let all = [share(100_000, 0), Share { low: 40_000, ..share(50_000, 0) }, share(KEPT, 0)];
+        let spare = all.iter().map(Share::spare).sum();
+        let parts = all.map(|share| part_of(20_000, &share, spare));
+        assert_eq!(parts[2], 0);
+        assert!((20_000..20_003).contains(&parts.iter().sum::<usize>()), "{parts:?}");
+        assert!(parts[0] > 5 * parts[1]);
+        assert_eq!(part_of(usize::MAX >> 32, &all[0], spare), 100_000 - KEPT, "no more than there is");
+    }
+}

@@ -1,0 +1,293 @@
+//! A process of a run, and what it has of the budget.
+
+use super::choice::{self, BLOCK, KEPT};
+use super::table::{ProcessTree, ProcessUse, TreeLock, row};
+use crate::pause::{Cause, pause};
+use elbowroom_machine::{boot_time, own_name, own_pid};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::Duration;
+
+/// A process asks others for pages at most this often.
+const ASK_PAUSE: Duration = Duration::from_millis(2);
+/// Pages that are asked for at a time: 8 MiB.
+const ASK_PAGES: usize = 4 * BLOCK;
+/// A process without a row, and so without a bell, looks this often whether it has work.
+const NO_BELL: Duration = Duration::from_millis(1);
+/// In the place of a row: none.
+const NO_ROW: usize = usize::MAX;
+
+/// This process as one of a run, with its row of the table.
+///
+/// Only the process itself counts what it has; the row repeats that for the others.
+pub struct Member {
+    tree: ProcessTree,
+    row: AtomicUsize,
+    pid: AtomicU32,
+    name: [u64; 2],
+    has: AtomicUsize,
+    /// The process has left the run.
+    left: AtomicBool,
+    /// The turns of the lock that this process has had.
+    turns: AtomicU32,
+    /// When others were asked, in nanoseconds since the boot.
+    asked_at: AtomicU64,
+    /// Pages that had come back when the cost was noted, and when that was.
+    refaults: AtomicU64,
+    noted_at: AtomicU64,
+}
+
+impl Member {
+    /// Enters the run.
+    pub fn enter(tree: ProcessTree) -> Self {
+        let member = Self {
+            tree,
+            row: AtomicUsize::new(NO_ROW),
+            pid: AtomicU32::new(own_pid()),
+            name: own_name(),
+            has: AtomicUsize::new(0),
+            left: AtomicBool::new(false),
+            turns: AtomicU32::new(0),
+            asked_at: AtomicU64::new(0),
+            refaults: AtomicU64::new(0),
+            noted_at: AtomicU64::new(boot_time()),
+        };
+        member.take_row();
+        member
+    }
+
+    /// At the start of a program: frees the rows that the process had before it executed this program.
+    pub fn forget_before_exec(&self) {
+        let pid = self.pid.load(Ordering::Relaxed);
+        let own = self.row.load(Ordering::Acquire);
+        for row in self.tree.rows().filter(|row| *row != own && self.tree.owner(*row) == pid) {
+            let lock = self.lock();
+            self.tree.clear(row, pid);
+            self.tree.publish(self.tree.used());
+            drop(lock);
+        }
+    }
+
+    /// The table of the run.
+    pub fn tree(&self) -> &ProcessTree {
+        &self.tree
+    }
+
+    fn take_row(&self) {
+        let row = self.tree.enter(self.pid.load(Ordering::Relaxed), self.name).unwrap_or(NO_ROW);
+        self.row.store(row, Ordering::Release);
+    }
+
+    /// In a forked child, on its only thread: it has a row of its own from now on, and none of its parent's
+    /// pages until [`Member::charge_copy`].
+    pub fn become_child(&self) {
+        self.pid.store(own_pid(), Ordering::Relaxed);
+        self.row.store(NO_ROW, Ordering::Relaxed);
+        self.take_row();
+    }
+
+    /// In a forked child that goes on with a copy of its parent's manager: it has as many pages as its parent,
+    /// since each side may come to have its own of all of them. The tree may have too many then, and all give
+    /// their part back.
+    pub fn charge_copy(&self) {
+        self.charge(0);
+    }
+
+    /// In a forked child that does not go on with the copy: it has nothing.
+    pub fn drop_copy(&self) {
+        self.has.store(0, Ordering::Relaxed);
+    }
+
+    /// The row, which is taken again if others have taken this process for dead; `None`: there is none, and
+    /// what the process has is not counted.
+    fn own_row(&self) -> Option<usize> {
+        if self.left.load(Ordering::Acquire) {
+            return None;
+        }
+        let row = self.row.load(Ordering::Acquire);
+        let pid = self.pid.load(Ordering::Relaxed);
+        if row != NO_ROW && self.tree.owner(row) == pid {
+            return Some(row);
+        }
+        self.take_row();
+        Some(self.row.load(Ordering::Acquire)).filter(|row| *row != NO_ROW)
+    }
+
+    fn lock(&self) -> TreeLock<'_> {
+        self.tree.lock(self.turn())
+    }
+
+    /// A number for a turn of the lock.
+    fn turn(&self) -> u64 {
+        let turn = self.turns.fetch_add(1, Ordering::Relaxed);
+        u64::from(self.pid.load(Ordering::Relaxed)) << 32 | u64::from(turn)
+    }
+
+    /// Stores what this process has. With the lock.
+    fn store(&self, row: Option<usize>, has: usize) {
+        self.has.store(has, Ordering::Relaxed);
+        if let Some(row) = row {
+            self.tree.row(row, row::HAS).store(has as u64, Ordering::Relaxed);
+            self.tree.row(row, row::PEAK).fetch_max(has as u64, Ordering::Relaxed);
+        }
+        self.tree.publish(self.tree.used());
+    }
+
+    /// Pages that this process has.
+    pub fn has(&self) -> usize {
+        self.has.load(Ordering::Relaxed)
+    }
+
+    /// Whether a block can be taken. A guess: nothing is locked.
+    pub(crate) fn has_room(&self) -> bool {
+        self.tree.room() >= BLOCK && self.has() + BLOCK <= self.tree.each()
+    }
+
+    /// Pages that all processes may take together. A guess.
+    pub(crate) fn room(&self) -> usize {
+        self.tree.room().min(self.tree.each().saturating_sub(self.has()))
+    }
+
+    /// Takes so many pages. `false`, and none are taken: the tree has not so many left.
+    pub(crate) fn take(&self, pages: usize) -> bool {
+        let row = self.own_row();
+        let lock = self.lock();
+        let (used, own) = (self.tree.used(), self.has());
+        let fits = used + pages <= self.tree.max() && own + pages <= self.tree.each();
+        self.store(row, if fits { own + pages } else { own });
+        drop(lock);
+        fits
+    }
+
+    /// Takes so many pages whether the tree has them or not. If not, all processes give their part back.
+    pub(crate) fn charge(&self, pages: usize) {
+        let row = self.own_row();
+        let lock = self.lock();
+        self.store(row, self.has() + pages);
+        let is_over = self.tree.used() > self.tree.max();
+        drop(lock);
+        if is_over {
+            self.tree.ring_all();
+        }
+    }
+
+    /// Gives so many pages back, whose memory the kernel has again.
+    pub(crate) fn give(&self, pages: usize) {
+        if pages == 0 {
+            return;
+        }
+        let row = self.own_row();
+        let lock = self.lock();
+        self.store(row, self.has().saturating_sub(pages));
+        drop(lock);
+    }
+
+    /// Asks another process for pages, if one has pages that are worth less than those of this one. Waits for
+    /// nothing.
+    pub(crate) fn ask(&self) {
+        let (last, now) = (self.asked_at.load(Ordering::Relaxed), boot_time());
+        if now.saturating_sub(last) < ASK_PAUSE.as_nanos() as u64
+            || self.asked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        self.tree.free_the_dead(self.turn());
+        let Some(own) = self.own_row() else { return };
+        if self.has_room() || self.has() + BLOCK > self.tree.each() {
+            return;
+        }
+        let rows: Vec<_> = self.tree.rows().filter(|row| *row != own && self.tree.owner(*row) != 0).collect();
+        let shares: Vec<_> = rows.iter().map(|row| self.tree.share(*row)).collect();
+        if let Some(giver) = choice::giver(&self.tree.share(own), &shares) {
+            let (row, share) = (rows[giver], shares[giver]);
+            if self.tree.row(row, row::ASKED).load(Ordering::Relaxed) < ASK_PAGES as u64 {
+                self.tree.ask_row(row, ASK_PAGES.min(share.spare()));
+            }
+        }
+    }
+
+    /// How many pages this process is to give: those that it was asked for, and its part of what the tree has
+    /// too many. What it was asked for is forgotten; [`Member::owe`] keeps what could not be given.
+    pub(crate) fn wanted(&self) -> usize {
+        let Some(row) = self.own_row() else { return 0 };
+        let asked = self.tree.row(row, row::ASKED).swap(0, Ordering::AcqRel) as usize;
+        let (used, max) = (self.tree.used(), self.tree.max());
+        let own = self.tree.share(row);
+        let part = if used > max {
+            let spare = self.tree.rows().map(|row| self.tree.share(row).spare()).sum();
+            choice::part_of(used - max, &own, spare)
+        } else {
+            0
+        };
+        asked.max(part).min(self.has().saturating_sub(KEPT))
+    }
+
+    /// Pages that this process was asked for and could not give yet.
+    pub(crate) fn owe(&self, pages: usize) {
+        if let Some(row) = self.own_row() {
+            self.tree.row(row, row::ASKED).fetch_add(pages as u64, Ordering::AcqRel);
+        }
+    }
+
+    /// Wakes this process's supplier.
+    pub(crate) fn ring(&self) {
+        let row = self.row.load(Ordering::Acquire);
+        if row != NO_ROW {
+            self.tree.ring(row);
+        }
+    }
+
+    /// Sleeps until the supplier of this process is woken, or for `bound`.
+    pub(crate) fn sleep(&self, bound: Duration) {
+        match self.own_row() {
+            Some(row) => self.tree.sleep(row, bound),
+            // No bell is there to ring.
+            None => pause(Cause::Frames, bound.min(NO_BELL)),
+        }
+    }
+
+    /// Notes what the process has counted so far, and what its pages cost that came back; frees the rows of
+    /// processes that are gone.
+    pub fn note_use(&self, used: &ProcessUse) {
+        let Some(row) = self.own_row() else { return };
+        self.tree.note_use(row, used);
+        let now = boot_time();
+        let elapsed = now.saturating_sub(self.noted_at.swap(now, Ordering::Relaxed)) / 1_000_000;
+        let back = used.refaults + used.swapped_in;
+        let new = back.saturating_sub(self.refaults.swap(back, Ordering::Relaxed));
+        let rate = new * 1000 / elapsed.max(1);
+        let cost = rate * 1024 / self.has().max(1) as u64;
+        let word = self.tree.row(row, row::COST);
+        word.store((word.load(Ordering::Relaxed) + cost) / 2, Ordering::Relaxed);
+        self.tree.free_the_dead(self.turn());
+    }
+
+    /// Leaves the run: what the process has is the others'. For its end, or an exec. [`Member::came_back`] takes
+    /// that back.
+    pub fn leave(&self) {
+        self.left.store(true, Ordering::Release);
+        let row = self.row.load(Ordering::Acquire);
+        if row != NO_ROW {
+            let lock = self.lock();
+            self.tree.clear(row, self.pid.load(Ordering::Relaxed));
+            self.tree.publish(self.tree.used());
+            drop(lock);
+        }
+    }
+
+    /// Whether no other process of the run is there, nor the exit status of one. Allocates nothing.
+    pub fn is_last(&self) -> bool {
+        !self.tree.has_others(self.pid.load(Ordering::Relaxed))
+    }
+
+    /// The process goes on after [`Member::leave`].
+    pub fn came_back(&self) {
+        self.left.store(false, Ordering::Release);
+        self.charge(0);
+    }
+}
+
+impl std::fmt::Debug for Member {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Member").field("row", &self.row).field("has", &self.has).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,533 @@
+//! The table: its words, its rows, its lock.
+
+use super::choice::Share;
+use crate::pause::{Cause, pause};
+use elbowroom_machine::{Errno, PAGE_SIZE, SharedWords, boot_time, process_exists, process_started};
+use elbowroom_sync::Mutant;
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use std::fs::File;
+
+/// In tests of the tests: the row of a process that is gone counts on.
+const MUTANT_COUNT_THE_DEAD: Mutant = Mutant::new("count_the_dead");
+
+/// The first word: another layout has another one.
+const MAGIC: u64 = u64::from_le_bytes(*b"elbowrm1");
+/// Rows: so many processes at a time are counted.
+const ROWS: usize = 4096;
+const HEAD_WORDS: usize = 64;
+const ROW_WORDS: usize = 32;
+
+/// After this time the lock is taken from its owner.
+pub(super) const LOCK_BOUND: Duration = Duration::from_millis(50);
+/// Dead processes are looked for at most this often.
+const LOOK_FOR_DEAD: Duration = Duration::from_millis(250);
+/// A process that was asked for pages answers within this time, or another one is asked.
+const ANSWER_BOUND: Duration = Duration::from_millis(100);
+
+/// Words of the head.
+mod head {
+    pub(super) const MAGIC: usize = 0;
+    /// Pages that all processes may have.
+    pub(super) const MAX: usize = 1;
+    /// Pages that one process may have.
+    pub(super) const EACH: usize = 2;
+    /// Pages that may be in swap.
+    pub(super) const SWAP_MAX: usize = 3;
+    /// Pages that can be taken: a guess, for those who look without the lock.
+    pub(super) const ROOM: usize = 4;
+    /// The lock: 0, or the number of its owner's turn.
+    pub(super) const LOCK: usize = 5;
+    /// All rows in use are below this one.
+    pub(super) const ROWS_USED: usize = 6;
+    /// When dead processes were looked for, in nanoseconds since the boot.
+    pub(super) const LOOKED: usize = 7;
+    /// When the run began, in nanoseconds since the boot.
+    pub(super) const BEGAN: usize = 8;
+    /// The most pages that all had at a time.
+    pub(super) const PEAK: usize = 9;
+    /// How many processes have entered.
+    pub(super) const PROCESSES: usize = 10;
+    /// What processes that have ended had counted.
+    pub(super) const ENDED: usize = 16;
+}
+
+/// Words of a row.
+pub(super) mod row {
+    /// The process's id; 0: the row is free.
+    pub(in super::super) const OWNER: usize = 0;
+    /// When it entered, in nanoseconds since the boot.
+    pub(in super::super) const SINCE: usize = 1;
+    /// Pages that it has.
+    pub(in super::super) const HAS: usize = 2;
+    /// Pages that it has in swap.
+    pub(in super::super) const SWAP: usize = 3;
+    /// Pages that others want of it.
+    pub(in super::super) const ASKED: usize = 4;
+    /// When it was asked first of what it has not given, in nanoseconds since the boot.
+    pub(in super::super) const ASKED_AT: usize = 5;
+    /// The bell of its supplier: 1 once it has rung.
+    pub(in super::super) const BELL: usize = 6;
+    /// [`super::super::choice::Share::cost`].
+    pub(in super::super) const COST: usize = 7;
+    /// Pages that are protected.
+    pub(in super::super) const LOW: usize = 8;
+    /// Its name, in two words.
+    pub(in super::super) const NAME: usize = 9;
+    /// The most pages that it had at a time.
+    pub(in super::super) const PEAK: usize = 11;
+    /// What it has counted.
+    pub(in super::super) const USE: usize = 12;
+}
+
+/// What a process has counted so far.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct ProcessUse {
+    /// Page faults.
+    pub faults: u64,
+    /// Of these, faults that needed I/O.
+    pub major_faults: u64,
+    /// Pages that came back after they had gone out.
+    pub refaults: u64,
+    /// Bytes read from files.
+    pub read_bytes: u64,
+    /// Bytes written to files.
+    pub written_bytes: u64,
+    /// Pages that came in from swap.
+    pub swapped_in: u64,
+    /// Pages that went out to swap.
+    pub swapped_out: u64,
+}
+
+impl ProcessUse {
+    const WORDS: usize = 7;
+
+    fn words(&self) -> [u64; Self::WORDS] {
+        let Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out } =
+            *self;
+        [faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out]
+    }
+
+    fn of(words: [u64; Self::WORDS]) -> Self {
+        let [faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out] = words;
+        Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out }
+    }
+
+    /// The sum of both.
+    pub fn and(&self, other: &Self) -> Self {
+        let (one, other) = (self.words(), other.words());
+        Self::of(std::array::from_fn(|at| one[at].wrapping_add(other[at])))
+    }
+}
+
+/// The limits of a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct TreeLimits {
+    /// Bytes that all processes together may have.
+    pub max: u64,
+    /// Bytes that one process may have; `None`: as all.
+    pub each: Option<u64>,
+    /// Bytes that may be in swap.
+    pub swap_max: u64,
+}
+
+/// A process of a run, as its row says.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ProcessRow {
+    /// Its id.
+    pub pid: u32,
+    /// Its name, as the kernel has it.
+    pub name: String,
+    /// Bytes that it has, and the most that it had.
+    pub bytes: u64,
+    /// The most bytes that it had at a time.
+    pub peak_bytes: u64,
+    /// Bytes that it has in swap.
+    pub swap_bytes: u64,
+    /// Bytes of it that are protected from others.
+    pub low_bytes: u64,
+    /// Bytes that others want of it.
+    pub asked_bytes: u64,
+    /// For how long it has been there.
+    pub age: Duration,
+    /// Pages that came back lately, for each 1,024 that it has, in a second.
+    pub cost: u64,
+    /// What it has counted.
+    pub used: ProcessUse,
+}
+
+/// A run at a moment, in a few figures.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
+pub struct RunTotals {
+    /// Bytes that all processes together may have.
+    pub max_bytes: u64,
+    /// Bytes that they have.
+    pub bytes: u64,
+    /// The most bytes that they had at a time.
+    pub peak_bytes: u64,
+    /// How many processes there were so far.
+    pub processes: u64,
+    /// What all processes have counted.
+    #[serde(flatten)]
+    pub used: ProcessUse,
+}
+
+/// A run at a moment.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TreeSnapshot {
+    /// The limits.
+    pub limits: TreeLimits,
+    /// Bytes that all processes have.
+    pub bytes: u64,
+    /// The most bytes that all had at a time.
+    pub peak_bytes: u64,
+    /// Bytes in swap.
+    pub swap_bytes: u64,
+    /// For how long the run has lasted.
+    pub age: Duration,
+    /// How many processes there were so far.
+    pub processes: u64,
+    /// What processes that have ended had counted.
+    pub ended: ProcessUse,
+    /// The processes that are there, in the order of their rows.
+    pub rows: Vec<ProcessRow>,
+}
+
+/// The table of a run.
+pub struct ProcessTree {
+    words: SharedWords,
+}
+
+impl ProcessTree {
+    /// The size of the table's file, in bytes. What is not used takes no memory.
+    const BYTES: u64 = ((HEAD_WORDS + ROWS * ROW_WORDS) * 8) as u64;
+
+    /// Makes the table of a new run in an empty file.
+    ///
+    /// # Errors
+    /// The kernel's.
+    pub fn create(file: &File, limits: &TreeLimits) -> std::io::Result<Self> {
+        file.set_len(Self::BYTES)?;
+        let tree = Self { words: SharedWords::map(file, HEAD_WORDS + ROWS * ROW_WORDS)? };
+        tree.head(head::BEGAN).store(boot_time(), Ordering::Relaxed);
+        tree.head(head::SWAP_MAX).store(limits.swap_max / PAGE_SIZE as u64, Ordering::Relaxed);
+        let each = limits.each.map_or(u64::MAX, |bytes| bytes / PAGE_SIZE as u64);
+        tree.head(head::EACH).store(each, Ordering::Relaxed);
+        tree.set_max(limits.max);
+        tree.head(head::MAGIC).store(MAGIC, Ordering::Release);
+        Ok(tree)
+    }
+
+    /// The table that a file has.
+    ///
+    /// # Errors
+    /// The kernel's. EINVAL: the file has no table of this version.
+    pub fn open(file: &File) -> Result<Self, Errno> {
+        let tree = Self { words: SharedWords::map(file, HEAD_WORDS + ROWS * ROW_WORDS)? };
+        let is_ours = tree.head(head::MAGIC).load(Ordering::Acquire) == MAGIC;
+        if is_ours { Ok(tree) } else { Err(Errno::INVAL) }
+    }
+
+    pub(super) fn head(&self, word: usize) -> &AtomicU64 {
+        self.words.word(word)
+    }
+
+    pub(super) fn row(&self, row: usize, word: usize) -> &AtomicU64 {
+        self.words.word(number(row, word))
+    }
+
+    /// How many pages all processes together may have.
+    pub(super) fn max(&self) -> usize {
+        self.head(head::MAX).load(Ordering::Relaxed) as usize
+    }
+
+    /// How many pages one process may have.
+    pub(super) fn each(&self) -> usize {
+        self.head(head::EACH).load(Ordering::Relaxed) as usize
+    }
+
+    /// Changes how many bytes all processes together may have. If they have more, each gives its part back: most
+    /// of it within a second.
+    pub fn set_max(&self, bytes: u64) {
+        self.head(head::MAX).store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
+        self.publish(self.used());
+        self.ring_all();
+    }
+
+    /// Protects so many bytes of a process: others get none of them. `false`: there is no such process.
+    pub fn set_low(&self, pid: u32, bytes: u64) -> bool {
+        let row = self.rows().find(|row| self.owner(*row) == pid);
+        if let Some(row) = row {
+            self.row(row, row::LOW).store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
+        }
+        row.is_some()
+    }
+
+    /// Has a process give so many bytes back, its protected ones too, as far as they can be freed. `false`:
+    /// there is no such process.
+    pub fn reclaim(&self, pid: u32, bytes: u64) -> bool {
+        let row = self.rows().find(|row| self.owner(*row) == pid);
+        if let Some(row) = row {
+            self.ask_row(row, bytes as usize / PAGE_SIZE);
+        }
+        row.is_some()
+    }
+
+    /// The numbers of rows that may be in use.
+    pub(super) fn rows(&self) -> std::ops::Range<usize> {
+        0..(self.head(head::ROWS_USED).load(Ordering::Acquire) as usize).min(ROWS)
+    }
+
+    /// The process of a row; 0: none.
+    pub(super) fn owner(&self, row: usize) -> u32 {
+        self.row(row, row::OWNER).load(Ordering::Acquire) as u32
+    }
+
+    /// The pages of a row. One that has more than all may have is wrong, and counts as all.
+    pub(super) fn has(&self, row: usize) -> usize {
+        match self.owner(row) {
+            0 => 0,
+            _ => (self.row(row, row::HAS).load(Ordering::Relaxed) as usize).min(self.max()),
+        }
+    }
+
+    /// The pages that all processes have.
+    pub(super) fn used(&self) -> usize {
+        self.rows().map(|row| self.has(row)).sum()
+    }
+
+    /// How many pages can be taken. A guess: nothing is locked.
+    pub(super) fn room(&self) -> usize {
+        self.head(head::ROOM).load(Ordering::Relaxed) as usize
+    }
+
+    /// Tells all how many pages can be taken.
+    pub(super) fn publish(&self, used: usize) {
+        let room = self.max().saturating_sub(used);
+        self.head(head::ROOM).store(room as u64, Ordering::Relaxed);
+        self.head(head::PEAK).fetch_max(used as u64, Ordering::Relaxed);
+    }
+
+    /// What is known of a row's process.
+    pub(super) fn share(&self, row: usize) -> Share {
+        let word = |word| self.row(row, word).load(Ordering::Relaxed);
+        let since = Duration::from_nanos(boot_time().saturating_sub(word(row::ASKED_AT)));
+        Share {
+            has: self.has(row),
+            low: word(row::LOW) as usize,
+            cost: word(row::COST).min(1 << 32),
+            is_silent: word(row::ASKED) > 0 && since > ANSWER_BOUND,
+        }
+    }
+
+    /// Asks the process of a row for pages.
+    pub(super) fn ask_row(&self, row: usize, pages: usize) {
+        if self.row(row, row::ASKED).fetch_add(pages as u64, Ordering::AcqRel) == 0 {
+            self.row(row, row::ASKED_AT).store(boot_time(), Ordering::Relaxed);
+        }
+        self.ring(row);
+    }
+
+    /// Wakes the supplier of a row's process.
+    pub(super) fn ring(&self, row: usize) {
+        let bell = self.row(row, row::BELL);
+        // The load comes first, so that threads that ring again and again write to no shared cache line.
+        if bell.load(Ordering::Relaxed) == 0 && bell.swap(1, Ordering::AcqRel) == 0 {
+            self.words.wake(number(row, row::BELL));
+        }
+    }
+
+    /// Wakes the suppliers of all processes.
+    pub(super) fn ring_all(&self) {
+        self.rows().filter(|row| self.owner(*row) != 0).for_each(|row| self.ring(row));
+    }
+
+    /// Sleeps until the bell of a row has rung, or for `bound`.
+    pub(super) fn sleep(&self, row: usize, bound: Duration) {
+        if self.row(row, row::BELL).load(Ordering::Acquire) == 0 {
+            self.words.wait(number(row, row::BELL), 0, bound);
+        }
+        self.row(row, row::BELL).swap(0, Ordering::AcqRel);
+    }
+
+    /// The lock. `turn`: a number that no other process and no other turn of this one has.
+    pub(super) fn lock(&self, turn: u64) -> TreeLock<'_> {
+        let word = self.head(head::LOCK);
+        let take = |from| word.compare_exchange(from, turn, Ordering::Acquire, Ordering::Relaxed);
+        let (mut owner, mut since) = (0, None::<Instant>);
+        while let Err(other) = take(0) {
+            match since {
+                Some(began) if owner == other => {
+                    if began.elapsed() > LOCK_BOUND && take(other).is_ok() {
+                        break;
+                    }
+                }
+                _ => (owner, since) = (other, Some(Instant::now())),
+            }
+            pause(Cause::Contended, Duration::from_micros(50));
+        }
+        TreeLock { word, turn }
+    }
+
+    /// Takes a free row for a process; `None`: all are taken.
+    pub(super) fn enter(&self, pid: u32, name: [u64; 2]) -> Option<usize> {
+        let free = |row: &usize| {
+            let owner = self.row(*row, row::OWNER);
+            owner.load(Ordering::Relaxed) == 0
+                && owner.compare_exchange(0, u64::from(pid), Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let row = (0..ROWS).find(free)?;
+        self.row(row, row::SINCE).store(boot_time(), Ordering::Relaxed);
+        self.row(row, row::NAME).store(name[0], Ordering::Relaxed);
+        self.row(row, row::NAME + 1).store(name[1], Ordering::Relaxed);
+        self.head(head::ROWS_USED).fetch_max(row as u64 + 1, Ordering::AcqRel);
+        self.head(head::PROCESSES).fetch_add(1, Ordering::Relaxed);
+        Some(row)
+    }
+
+    /// Frees a row, and adds what its process has counted to what those that have ended had. With the lock. A
+    /// process that is killed in the middle leaves the rest to the next.
+    pub(super) fn clear(&self, row: usize, pid: u32) {
+        if self.owner(row) != pid {
+            return;
+        }
+        for word in 0..ProcessUse::WORDS {
+            let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
+            self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
+        }
+        for word in row::SINCE..row::USE {
+            self.row(row, word).store(0, Ordering::Relaxed);
+        }
+        let owner = self.row(row, row::OWNER);
+        let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
+    }
+
+    /// Frees the rows of processes that are gone, unless that was done just now. `turn`: see
+    /// [`ProcessTree::lock`].
+    pub(super) fn free_the_dead(&self, turn: u64) {
+        let (looked, now) = (self.head(head::LOOKED), boot_time());
+        let before = looked.load(Ordering::Relaxed);
+        let is_due = now.saturating_sub(before) > LOOK_FOR_DEAD.as_nanos() as u64;
+        if !is_due
+            || MUTANT_COUNT_THE_DEAD.planted()
+            || looked.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+        {
+            return;
+        }
+        for row in self.rows() {
+            let (pid, since) = (self.owner(row), self.row(row, row::SINCE).load(Ordering::Relaxed));
+            // A row that has no time yet is being taken.
+            if pid != 0 && since != 0 && !is_there(pid, since) {
+                let lock = self.lock(turn);
+                self.clear(row, pid);
+                self.publish(self.used());
+                drop(lock);
+            }
+        }
+    }
+
+    /// Whether any process of the run is there. Looks at one after the other.
+    pub fn is_in_use(&self) -> bool {
+        let mut since = self.rows().map(|row| (self.owner(row), self.row(row, row::SINCE)));
+        since.any(|(pid, since)| pid != 0 && is_there(pid, since.load(Ordering::Relaxed)))
+    }
+
+    /// Whether a process of the run but `own` is there, or the exit status of one. Allocates nothing.
+    pub(super) fn has_others(&self, own: u32) -> bool {
+        self.rows().map(|row| self.owner(row)).any(|pid| pid != 0 && pid != own && process_exists(pid))
+    }
+
+    /// Notes what a process has counted so far.
+    pub(super) fn note_use(&self, row: usize, used: &ProcessUse) {
+        for (at, value) in used.words().into_iter().enumerate() {
+            self.row(row, row::USE + at).store(value, Ordering::Relaxed);
+        }
+    }
+
+    /// The run so far, in a few figures. Allocates nothing.
+    pub fn totals(&self) -> RunTotals {
+        let head = |word| self.head(word).load(Ordering::Relaxed);
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
+        let ended = ProcessUse::of(std::array::from_fn(|at| head(head::ENDED + at)));
+        let rows = self.rows().filter(|row| self.owner(*row) != 0);
+        RunTotals {
+            max_bytes: bytes(head(head::MAX)),
+            bytes: bytes(self.used() as u64),
+            peak_bytes: bytes(head(head::PEAK)),
+            processes: head(head::PROCESSES),
+            used: rows.map(|row| self.row_use(row)).fold(ended, |sum, used| sum.and(&used)),
+        }
+    }
+
+    fn row_use(&self, row: usize) -> ProcessUse {
+        ProcessUse::of(std::array::from_fn(|at| self.row(row, row::USE + at).load(Ordering::Relaxed)))
+    }
+
+    /// The run as it is now. Rows may change while it is taken.
+    pub fn snapshot(&self) -> TreeSnapshot {
+        let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
+        let head = |word| self.head(word).load(Ordering::Relaxed);
+        let age = |since: u64| Duration::from_nanos(boot_time().saturating_sub(since));
+        let row = |row: usize| {
+            let word = |word| self.row(row, word).load(Ordering::Relaxed);
+            let pid = self.owner(row);
+            (pid != 0).then(|| ProcessRow {
+                pid,
+                name: name_of([word(row::NAME), word(row::NAME + 1)]),
+                bytes: bytes(self.has(row) as u64),
+                peak_bytes: bytes(word(row::PEAK)),
+                swap_bytes: bytes(word(row::SWAP)),
+                low_bytes: bytes(word(row::LOW)),
+                asked_bytes: bytes(word(row::ASKED)),
+                age: age(word(row::SINCE)),
+                cost: word(row::COST),
+                used: self.row_use(row),
+            })
+        };
+        let rows: Vec<_> = self.rows().filter_map(row).collect();
+        let each = head(head::EACH);
+        TreeSnapshot {
+            limits: TreeLimits {
+                max: bytes(head(head::MAX)),
+                each: (each != u64::MAX).then(|| bytes(each)),
+                swap_max: bytes(head(head::SWAP_MAX)),
+            },
+            bytes: rows.iter().map(|row| row.bytes).sum(),
+            peak_bytes: bytes(head(head::PEAK)),
+            swap_bytes: rows.iter().map(|row| row.swap_bytes).sum(),
+            age: age(head(head::BEGAN)),
+            processes: head(head::PROCESSES),
+            ended: ProcessUse::of(std::array::from_fn(|at| head(head::ENDED + at))),
+            rows,
+        }
+    }
+}
+
+/// The number of a row's word in the table.
+fn number(row: usize, word: usize) -> usize {
+    HEAD_WORDS + row * ROW_WORDS + word
+}
+
+/// Whether the process with this id that was there at `since` is there still, and not only its exit status.
+fn is_there(pid: u32, since: u64) -> bool {
+    process_started(pid).is_some_and(|started| started <= since)
+}
+
+fn name_of(words: [u64; 2]) -> String {
+    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+    let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    String::from_utf8_lossy(&bytes[..len]).into_owned()
+}
+
+/// The table's lock, until it is dropped.
+pub(super) struct TreeLock<'a> {
+    word: &'a AtomicU64,
+    turn: u64,
+}
+
+impl Drop for TreeLock<'_> {
+    fn drop(&mut self) {
+        // Another process may have taken it.
+        let _ = self.word.compare_exchange(self.turn, 0, Ordering::Release, Ordering::Relaxed);
+    }
+}
