@@ -291,16 +291,15 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     advice
 }
 
-/// Advice on the memory group: its limit ends programs without a message, and each process that is managed
-/// has a budget of its own.
+/// Advice on the memory group: its limit ends programs without a message.
 fn advise_on_group(found: &Probe, add: &mut impl FnMut(&'static str, bool, String)) {
     let Some(group) = &found.memory_cgroup else { return };
     let (Some(limit), Some(left)) = (group.limit_bytes, group.left_bytes) else { return };
     let budget = default_memory_bytes(found);
     let text = plan::group_warning(budget, Some(group), Config::MIN_MEMORY).unwrap_or_else(|| {
         format!(
-            "{} of the limit of {} are left, and each process that is managed has a budget of its own, {} by \
-             default: with several processes at a time, name less with --memory",
+            "{} of the limit of {} are left, and all processes of a run have {} of that together by default; two \
+             runs at a time need less for each, by --memory",
             Shown(left),
             Shown(limit),
             Shown(budget)

@@ -153,8 +153,7 @@ pub fn ring_advice(found: &IoUring) -> String {
 }
 
 /// The budget where none is given: half of what is available, or of what the memory group has left if that
-/// is less, in whole MiB, and at least `least_bytes`. The other half is for the program's other memory, and
-/// for a second process: each process has a budget of its own.
+/// is less, in whole MiB, and at least `least_bytes`. The other half is for the programs' other memory.
 pub fn default_memory_bytes(memory: &Memory, group: Option<&MemoryCgroup>, least_bytes: u64) -> u64 {
     const MIB: u64 = 1 << 20;
     let left = group.and_then(|group| group.left_bytes);

@@ -35,8 +35,6 @@ pub(crate) struct Arena {
     /// Signaled when a thread has populated a block, or failed to.
     grown: Condvar,
     populated: AtomicUsize,
-    /// The most frames that had memory at a time.
-    peak: AtomicUsize,
     /// Copies of two numbers in `state`, to be read without its lock: frames that are free, and (`ungrown`)
     /// frames that can be populated still.
     free: AtomicUsize,
@@ -125,7 +123,6 @@ impl Arena {
             state: locks.mutex(LockClass::Frames, state),
             grown: Condvar::new(),
             populated: AtomicUsize::new(0),
-            peak: AtomicUsize::new(0),
             free: AtomicUsize::new(0),
             ungrown: AtomicUsize::new(frames),
             withheld: AtomicUsize::new(0),
@@ -213,7 +210,7 @@ impl Arena {
         let rest = state.absent.len() - most;
         let homes = state.absent.split_off(rest);
         state.held += most;
-        self.add_populated(most);
+        self.populated.fetch_add(most, Ordering::Relaxed);
         if is_registered {
             state.unbacked.extend(homes);
         } else {
@@ -252,11 +249,8 @@ impl Arena {
             if self.take_back(&mut state, register.is_some()) {
                 return Ok(true);
             }
-            match state.lanes.claim() {
-                Claim::Block(block) if block.len() > state.allowed.saturating_sub(state.held) => {
-                    state.lanes.end(&block, false);
-                    return Ok(false);
-                }
+            let most = state.allowed.saturating_sub(state.held);
+            match state.lanes.claim(most) {
                 Claim::Block(block) => {
                     state.held += block.len();
                     block
@@ -435,16 +429,6 @@ impl Arena {
         self.populated.load(Ordering::Relaxed)
     }
 
-    /// The most frames that had memory at a time.
-    pub(crate) fn peak_frames(&self) -> usize {
-        self.peak.load(Ordering::Relaxed)
-    }
-
-    fn add_populated(&self, frames: usize) {
-        let populated = self.populated.fetch_add(frames, Ordering::Relaxed) + frames;
-        self.peak.fetch_max(populated, Ordering::Relaxed);
-    }
-
     /// Gives the block memory, then registers it (in this order: populating a registered range would be a
     /// fault for us to serve).
     ///
@@ -489,7 +473,7 @@ impl Arena {
         if let Some(uffd) = register {
             uffd.register(start..start + len, Protection::Writable)?;
         }
-        self.add_populated(block.len());
+        self.populated.fetch_add(block.len(), Ordering::Relaxed);
         Ok(())
     }
 }
@@ -598,7 +582,7 @@ mod tests {
                 }
             }
             let (populated, used) = (arena.populated_frames(), held.iter().map(Extent::pages).sum::<usize>());
-            assert!(populated <= allowed && arena.peak_frames() >= populated);
+            assert!(populated <= allowed);
             assert_eq!(arena.frames_at_hand() + used, populated);
         }
         arena.allow_frames(FRAMES - allowed);

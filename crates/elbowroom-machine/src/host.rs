@@ -361,11 +361,6 @@ impl HostMmu {
         self.arena.frames()
     }
 
-    /// The most frames that had memory at a time.
-    pub fn peak_frames(&self) -> usize {
-        self.arena.peak_frames()
-    }
-
     /// Frames that were given memory so far, without those that were given up.
     pub fn populated_frames(&self) -> usize {
         self.arena.populated_frames()

@@ -63,9 +63,6 @@ pub trait Mmu: Send + Sync + 'static {
     /// The size of the arena, in frames, without those that were given up.
     fn frames(&self) -> usize;
 
-    /// The most frames that had memory at a time.
-    fn peak_frames(&self) -> usize;
-
     /// Frames that have memory, without those that were given up or away.
     fn populated_frames(&self) -> usize;
 
@@ -230,10 +227,6 @@ macro_rules! same_in_both {
 
         fn frames(&self) -> usize {
             self.frames()
-        }
-
-        fn peak_frames(&self) -> usize {
-            self.peak_frames()
         }
 
         fn populated_frames(&self) -> usize {

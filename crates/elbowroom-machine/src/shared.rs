@@ -11,7 +11,10 @@ use std::os::fd::AsFd;
 /// Words in a file that is mapped shared. The mapping stays until the process ends, and a child of fork has it,
 /// too.
 pub struct SharedWords {
+    #[cfg(not(any(loom, shuttle)))]
     words: &'static [AtomicU64],
+    #[cfg(any(loom, shuttle))]
+    words: Vec<AtomicU64>,
 }
 
 impl SharedWords {
@@ -40,8 +43,7 @@ impl SharedWords {
     /// In a model: words that the threads of one process share.
     #[cfg(any(loom, shuttle))]
     pub fn map(_: impl AsFd, words: usize) -> Result<Self, Errno> {
-        let words = (0..words).map(|_| AtomicU64::new(0)).collect::<Vec<_>>();
-        Ok(Self { words: Box::leak(words.into_boxed_slice()) })
+        Ok(Self { words: (0..words).map(|_| AtomicU64::new(0)).collect() })
     }
 
     /// How many there are.

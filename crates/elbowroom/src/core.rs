@@ -28,7 +28,7 @@ use crate::platform::Platform;
 use crate::quiet::{Quiet, Rester};
 use crate::readahead::ReadRoom;
 use crate::stats::Counters;
-use crate::swap::{Cipher, Swap};
+use crate::swap::{Cipher, Quota, Swap};
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
@@ -241,6 +241,7 @@ impl<P: Platform> Core<P> {
         let quiet = Quiet::new(locks, config.fork_bound, config.hooks.on_late_fork);
         let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
+        let quota = Quota::new(swap, config.member.clone());
         let (frames, sizing) = (mmu.frames() as u64, config.ablation.pool_sizing);
         Self {
             config,
@@ -252,7 +253,7 @@ impl<P: Platform> Core<P> {
             objects,
             spaces: SpaceTable::new(locks),
             groups: Groups::new(dirty, if cfg!(test) { &[DirtyLimits::NONE] } else { &[] }),
-            swap: Swap::new(locks, swap, [frames, pool], swap_file, sizing),
+            swap: Swap::new(locks, quota, [frames, pool], swap_file, sizing),
             inboxes: Inboxes::new(inboxes),
             to_write: ToWrite::new(locks),
             born,
@@ -446,14 +447,21 @@ impl<P: Platform> Core<P> {
     /// How many pages may be read at a fault, in a file of so many pages.
     pub(crate) fn read_room(&self, file_pages: u64) -> ReadRoom {
         let frames = self.mmu.frames() as u64;
-        let is_free = self.groups.charged_pages() < frames / 4 * 3;
+        let is_free = match &self.config.member {
+            Some(member) => member.room() as u64 > frames / 4,
+            None => self.groups.charged_pages() < frames / 4 * 3,
+        };
         let free = if is_free && file_pages / 4 <= frames { self.tuning().free_read_pages } else { 1 };
         ReadRoom { most: self.read_cap(), free }
     }
 
-    /// Bytes of frames and of what describes pages, at their most.
+    /// Bytes of frames and of what describes pages, at their most. For the process of a run: what it had of the
+    /// run's budget.
     pub(crate) fn peak_bytes(&self) -> u64 {
-        self.bytes_with(self.mmu.peak_frames())
+        match &self.config.member {
+            Some(member) => (member.peak() * PAGE_SIZE) as u64,
+            None => self.bytes_with(self.mmu.populated_frames()),
+        }
     }
 
     /// Bytes of frames that are in use now, and of what describes pages.

@@ -329,6 +329,7 @@ impl<P: Platform> Manager<P> {
 /// Tells the other processes of the run what this one has counted so far.
 fn note_use<P: Platform>(core: &Spaces<P>) {
     let (Some(member), c) = (&core.config.member, &core.counters) else { return };
+    core.swap.settle_quota();
     member.note_use(&ProcessUse {
         faults: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
         major_faults: c.get(Event::FaultsMajor),

@@ -65,11 +65,16 @@ impl Lanes {
         Self { lanes: (0..count).map(lane).collect(), block }
     }
 
-    /// Claims a block of the first lane that no thread is growing and that has frames left to populate.
-    pub(super) fn claim(&mut self) -> Claim {
+    /// Claims a block of the first lane that no thread is growing and that has frames left to populate; of the
+    /// block only its first `most` frames, and then the rest of it as the next one.
+    pub(super) fn claim(&mut self, most: usize) -> Claim {
+        if most == 0 {
+            return Claim::Nothing;
+        }
         if let Some(lane) = self.lanes.iter_mut().find(|lane| !lane.growing && lane.ungrown() > 0) {
             let start = lane.claimed;
-            lane.claimed = (start + self.block).min(lane.limit);
+            let end = (start / self.block + 1) * self.block;
+            lane.claimed = end.min(lane.limit).min(start.saturating_add(most));
             lane.growing = true;
             return Claim::Block(start..lane.claimed);
         }
@@ -125,7 +130,7 @@ mod tests {
     fn claim_all(lanes: &mut Lanes) -> Vec<Range<usize>> {
         let mut all = Vec::new();
         loop {
-            match lanes.claim() {
+            match lanes.claim(usize::MAX) {
                 Claim::Block(block) => {
                     lanes.end(&block, true);
                     all.push(block);
@@ -159,14 +164,17 @@ mod tests {
     #[test]
     fn threads_get_blocks_that_are_no_neighbours() {
         let mut lanes = Lanes::new(64 * BLOCK, BLOCK, 2);
-        let (Claim::Block(one), Claim::Block(two)) = (lanes.claim(), lanes.claim()) else { panic!() };
+        let (Claim::Block(one), Claim::Block(two)) = (lanes.claim(usize::MAX), lanes.claim(usize::MAX))
+        else {
+            panic!()
+        };
         assert_eq!((one.clone(), two.clone()), (0..BLOCK, 32 * BLOCK..33 * BLOCK));
-        assert_eq!(lanes.claim(), Claim::Busy);
+        assert_eq!(lanes.claim(usize::MAX), Claim::Busy);
         // What could not be populated is claimed again.
         lanes.end(&two, false);
-        assert_eq!(lanes.claim(), Claim::Block(two.clone()));
+        assert_eq!(lanes.claim(usize::MAX), Claim::Block(two.clone()));
         lanes.end(&one, true);
-        assert_eq!(lanes.claim(), Claim::Block(BLOCK..2 * BLOCK));
+        assert_eq!(lanes.claim(usize::MAX), Claim::Block(BLOCK..2 * BLOCK));
         lanes.end(&two, true);
         assert_eq!(lanes.ranges().collect::<Vec<_>>(), [0..2 * BLOCK, two]);
     }
@@ -176,15 +184,35 @@ mod tests {
     fn small_arenas_have_one_lane() {
         for (blocks, processors) in [(31, 8), (1000, 1)] {
             let mut lanes = Lanes::new(blocks * BLOCK, BLOCK, processors);
-            assert!(matches!(lanes.claim(), Claim::Block(_)));
-            assert_eq!(lanes.claim(), Claim::Busy);
+            assert!(matches!(lanes.claim(usize::MAX), Claim::Block(_)));
+            assert_eq!(lanes.claim(usize::MAX), Claim::Busy);
         }
+    }
+
+    #[test]
+    fn a_part_of_a_block_is_claimed_and_then_its_rest() {
+        let mut lanes = Lanes::new(4 * BLOCK, BLOCK, 1);
+        let mut claim = |most| match lanes.claim(most) {
+            Claim::Block(block) => {
+                lanes.end(&block, true);
+                block
+            }
+            other => panic!("{other:?}"),
+        };
+        assert_eq!(
+            [claim(BLOCK), claim(100), claim(BLOCK)],
+            [0..BLOCK, BLOCK..BLOCK + 100, BLOCK + 100..2 * BLOCK]
+        );
+        assert_eq!(lanes.claim(0), Claim::Nothing);
     }
 
     #[test]
     fn what_is_given_up_is_never_claimed() {
         let mut lanes = Lanes::new(64 * BLOCK, BLOCK, 2);
-        let (Claim::Block(one), Claim::Block(two)) = (lanes.claim(), lanes.claim()) else { panic!() };
+        let (Claim::Block(one), Claim::Block(two)) = (lanes.claim(usize::MAX), lanes.claim(usize::MAX))
+        else {
+            panic!()
+        };
         // More than the second lane has.
         assert_eq!(lanes.withhold(40 * BLOCK), 40 * BLOCK);
         assert_eq!(lanes.ungrown(), 22 * BLOCK);

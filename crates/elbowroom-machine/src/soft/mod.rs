@@ -276,11 +276,6 @@ impl SoftMmu {
         self.shared.frames.arena().frames()
     }
 
-    /// The most frames that had memory at a time.
-    pub fn peak_frames(&self) -> usize {
-        self.shared.frames.arena().peak_frames()
-    }
-
     /// Frames that were given memory so far, without those that were given up.
     pub fn populated_frames(&self) -> usize {
         self.shared.frames.arena().populated_frames()

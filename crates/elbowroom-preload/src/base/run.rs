@@ -32,7 +32,7 @@ pub fn enter(options: &mut Options) {
         .and_then(|file| ProcessTree::open(&file).map_err(|error| error.to_string()));
     match opened {
         Ok(tree) => {
-            let member = Member::enter(tree);
+            let member = Member::enter(Arc::new(tree));
             member.forget_before_exec();
             let _ = MEMBER.set(Arc::new(member));
             if let Ok(path) = CString::new(path.as_os_str().as_bytes()) {

@@ -134,7 +134,7 @@ pub fn in_child() {
     if copy != Child::GoesOn {
         tree::only_forked();
         if let Some(member) = run::member() {
-            member.drop_copy();
+            member.give_all();
         }
     }
     signals::after_fork();

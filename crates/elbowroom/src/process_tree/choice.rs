@@ -6,6 +6,9 @@ pub(crate) const KEPT: usize = 1024;
 /// Pages that move from process to process at a time, at the least: 2 MiB.
 pub(crate) const BLOCK: usize = 512;
 
+/// Fewer pages are not worth taking: 256 KiB.
+pub(super) const LEAST: usize = 64;
+
 /// What is known of a process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {

@@ -1,9 +1,10 @@
 //! A process of a run, and what it has of the budget.
 
-use super::choice::{self, BLOCK, KEPT};
+use super::choice::{self, BLOCK, KEPT, LEAST};
 use super::table::{ProcessTree, ProcessUse, TreeLock, row};
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{boot_time, own_name, own_pid};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
 
@@ -20,11 +21,15 @@ const NO_ROW: usize = usize::MAX;
 ///
 /// Only the process itself counts what it has; the row repeats that for the others.
 pub struct Member {
-    tree: ProcessTree,
+    tree: Arc<ProcessTree>,
     row: AtomicUsize,
     pid: AtomicU32,
     name: [u64; 2],
     has: AtomicUsize,
+    /// The most that it had at a time.
+    peak: AtomicUsize,
+    /// Pages of the run's swap that it has.
+    swap: AtomicUsize,
     /// The process has left the run.
     left: AtomicBool,
     /// The turns of the lock that this process has had.
@@ -38,13 +43,15 @@ pub struct Member {
 
 impl Member {
     /// Enters the run.
-    pub fn enter(tree: ProcessTree) -> Self {
+    pub fn enter(tree: Arc<ProcessTree>) -> Self {
         let member = Self {
             tree,
             row: AtomicUsize::new(NO_ROW),
             pid: AtomicU32::new(own_pid()),
             name: own_name(),
             has: AtomicUsize::new(0),
+            peak: AtomicUsize::new(0),
+            swap: AtomicUsize::new(0),
             left: AtomicBool::new(false),
             turns: AtomicU32::new(0),
             asked_at: AtomicU64::new(0),
@@ -82,19 +89,34 @@ impl Member {
     pub fn become_child(&self) {
         self.pid.store(own_pid(), Ordering::Relaxed);
         self.row.store(NO_ROW, Ordering::Relaxed);
+        self.peak.store(0, Ordering::Relaxed);
+        self.left.store(false, Ordering::Relaxed);
         self.take_row();
     }
 
     /// In a forked child that goes on with a copy of its parent's manager: it has as many pages as its parent,
     /// since each side may come to have its own of all of them. The tree may have too many then, and all give
-    /// their part back.
+    /// their part back when their suppliers look next, within a second: many children are gone by then.
     pub fn charge_copy(&self) {
-        self.charge(0);
+        self.store_all();
     }
 
-    /// In a forked child that does not go on with the copy: it has nothing.
-    pub fn drop_copy(&self) {
-        self.has.store(0, Ordering::Relaxed);
+    /// Tells the others what this process has.
+    fn store_all(&self) {
+        let row = self.own_row();
+        let lock = self.lock();
+        self.store(row, self.has());
+        drop(lock);
+    }
+
+    /// The process has nothing any more: its manager is gone, or it is a forked child that does not go on with
+    /// the copy.
+    pub fn give_all(&self) {
+        let row = self.own_row();
+        let lock = self.lock();
+        self.swap.store(0, Ordering::Relaxed);
+        self.store(row, 0);
+        drop(lock);
     }
 
     /// The row, which is taken again if others have taken this process for dead; `None`: there is none, and
@@ -125,9 +147,11 @@ impl Member {
     /// Stores what this process has. With the lock.
     fn store(&self, row: Option<usize>, has: usize) {
         self.has.store(has, Ordering::Relaxed);
+        let peak = self.peak.fetch_max(has, Ordering::Relaxed).max(has);
         if let Some(row) = row {
             self.tree.row(row, row::HAS).store(has as u64, Ordering::Relaxed);
-            self.tree.row(row, row::PEAK).fetch_max(has as u64, Ordering::Relaxed);
+            self.tree.row(row, row::PEAK).store(peak as u64, Ordering::Relaxed);
+            self.tree.row(row, row::SWAP).store(self.swap.load(Ordering::Relaxed) as u64, Ordering::Relaxed);
         }
         self.tree.publish(self.tree.used());
     }
@@ -137,9 +161,14 @@ impl Member {
         self.has.load(Ordering::Relaxed)
     }
 
-    /// Whether a block can be taken. A guess: nothing is locked.
+    /// The most pages that this process had at a time.
+    pub(crate) fn peak(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Whether it is worth to take pages. A guess: nothing is locked.
     pub(crate) fn has_room(&self) -> bool {
-        self.tree.room() >= BLOCK && self.has() + BLOCK <= self.tree.each()
+        self.room() >= LEAST
     }
 
     /// Pages that all processes may take together. A guess.
@@ -148,7 +177,7 @@ impl Member {
     }
 
     /// Takes so many pages. `false`, and none are taken: the tree has not so many left.
-    pub(crate) fn take(&self, pages: usize) -> bool {
+    pub fn take(&self, pages: usize) -> bool {
         let row = self.own_row();
         let lock = self.lock();
         let (used, own) = (self.tree.used(), self.has());
@@ -158,8 +187,16 @@ impl Member {
         fits
     }
 
+    /// Whether all processes together have no more than they may. Exact: with the lock.
+    pub fn is_within_limits(&self) -> bool {
+        let lock = self.lock();
+        let fits = self.tree.used() <= self.tree.max();
+        drop(lock);
+        fits
+    }
+
     /// Takes so many pages whether the tree has them or not. If not, all processes give their part back.
-    pub(crate) fn charge(&self, pages: usize) {
+    pub fn charge(&self, pages: usize) {
         let row = self.own_row();
         let lock = self.lock();
         self.store(row, self.has() + pages);
@@ -171,7 +208,7 @@ impl Member {
     }
 
     /// Gives so many pages back, whose memory the kernel has again.
-    pub(crate) fn give(&self, pages: usize) {
+    pub fn give(&self, pages: usize) {
         if pages == 0 {
             return;
         }
@@ -181,18 +218,45 @@ impl Member {
         drop(lock);
     }
 
+    /// Takes so many pages of the run's swap. `false`, and none are taken: it has not so many left.
+    pub(crate) fn take_swap(&self, pages: usize) -> bool {
+        let row = self.own_row();
+        let lock = self.lock();
+        let fits = self.tree.swap_used() + pages <= self.tree.swap_max();
+        if fits {
+            self.swap.fetch_add(pages, Ordering::Relaxed);
+            self.store(row, self.has());
+        }
+        drop(lock);
+        fits
+    }
+
+    /// Gives so many pages of the run's swap back.
+    pub(crate) fn give_swap(&self, pages: usize) {
+        let row = self.own_row();
+        let lock = self.lock();
+        self.swap.fetch_sub(pages, Ordering::Relaxed);
+        self.store(row, self.has());
+        drop(lock);
+    }
+
+    /// Pages of the run's swap that can be taken. A guess.
+    pub(crate) fn swap_room(&self) -> usize {
+        self.tree.swap_max().saturating_sub(self.tree.swap_used())
+    }
+
     /// Asks another process for pages, if one has pages that are worth less than those of this one. Waits for
     /// nothing.
-    pub(crate) fn ask(&self) {
+    pub fn ask(&self) {
         let (last, now) = (self.asked_at.load(Ordering::Relaxed), boot_time());
         if now.saturating_sub(last) < ASK_PAUSE.as_nanos() as u64
             || self.asked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return;
         }
-        self.tree.free_the_dead(self.turn());
+        self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
         let Some(own) = self.own_row() else { return };
-        if self.has_room() || self.has() + BLOCK > self.tree.each() {
+        if self.has_room() || self.has() + LEAST > self.tree.each() {
             return;
         }
         let rows: Vec<_> = self.tree.rows().filter(|row| *row != own && self.tree.owner(*row) != 0).collect();
@@ -207,7 +271,7 @@ impl Member {
 
     /// How many pages this process is to give: those that it was asked for, and its part of what the tree has
     /// too many. What it was asked for is forgotten; [`Member::owe`] keeps what could not be given.
-    pub(crate) fn wanted(&self) -> usize {
+    pub fn wanted(&self) -> usize {
         let Some(row) = self.own_row() else { return 0 };
         let asked = self.tree.row(row, row::ASKED).swap(0, Ordering::AcqRel) as usize;
         let (used, max) = (self.tree.used(), self.tree.max());
@@ -222,7 +286,7 @@ impl Member {
     }
 
     /// Pages that this process was asked for and could not give yet.
-    pub(crate) fn owe(&self, pages: usize) {
+    pub fn owe(&self, pages: usize) {
         if let Some(row) = self.own_row() {
             self.tree.row(row, row::ASKED).fetch_add(pages as u64, Ordering::AcqRel);
         }
@@ -258,7 +322,7 @@ impl Member {
         let cost = rate * 1024 / self.has().max(1) as u64;
         let word = self.tree.row(row, row::COST);
         word.store((word.load(Ordering::Relaxed) + cost) / 2, Ordering::Relaxed);
-        self.tree.free_the_dead(self.turn());
+        self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
     }
 
     /// Leaves the run: what the process has is the others'. For its end, or an exec. [`Member::came_back`] takes
@@ -282,7 +346,7 @@ impl Member {
     /// The process goes on after [`Member::leave`].
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);
-        self.charge(0);
+        self.store_all();
     }
 }
 

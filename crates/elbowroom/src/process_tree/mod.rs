@@ -21,3 +21,6 @@ mod table;
 pub(crate) use choice::{BLOCK, KEPT};
 pub use member::Member;
 pub use table::{ProcessRow, ProcessTree, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

@@ -104,7 +104,7 @@ impl<P: Platform> Drop for Reclaim<P> {
         self.swap.take_frames().into_iter().for_each(|frames| self.free(frames));
         debug_assert!(leaked || thread::panicking() || self.groups.with_charges().is_none());
         if let Some(member) = &self.config.member {
-            member.give(member.has());
+            member.give_all();
         }
     }
 }
@@ -134,7 +134,8 @@ impl<P: Platform> Reclaim<P> {
 
     /// Whether much of the memory is free. A guess.
     pub(crate) fn is_plenty(&self) -> bool {
-        self.mmu.has_free(PLENTY)
+        let run = || self.config.member.as_ref().map_or(0, |member| member.room());
+        self.mmu.has_free(PLENTY) || run() * PLENTY >= self.mmu.frames()
     }
 
     /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.

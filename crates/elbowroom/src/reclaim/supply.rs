@@ -186,12 +186,14 @@ impl<P: Platform> Reclaim<P> {
     fn take_block(&self) -> bool {
         let Some(member) = &self.config.member else { return false };
         // Without addresses for more, there is no use for it.
-        if self.mmu.populated_frames() >= self.mmu.frames() {
+        let most = self.mmu.frames().saturating_sub(self.mmu.populated_frames());
+        if most == 0 {
             return false;
         }
-        let taken = member.take(BLOCK);
+        let pages = if member.has_room() { member.room().min(BLOCK).min(most) } else { 0 };
+        let taken = pages > 0 && member.take(pages);
         if taken {
-            self.mmu.allow_frames(BLOCK);
+            self.mmu.allow_frames(pages);
         } else {
             member.ask();
         }

@@ -18,6 +18,7 @@ use super::chunks::Chunks;
 use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
+use super::quota::Quota;
 use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Placement, Room, expand, fill};
 use crate::group::Frames;
@@ -160,8 +161,8 @@ pub enum Short {
 pub struct Swap {
     pool: Pool,
     stripes: Vec<Lines<Mutex<Stripe>>>,
-    /// Pages that may be out at a time; 0: anonymous memory stays in memory.
-    limit: u64,
+    /// How many pages may be out at a time; none: anonymous memory stays in memory.
+    quota: Quota,
     /// Pages of frames that the pool may have.
     pool_limit: u64,
     /// How many frames the pool should have; `None`: as many as it may.
@@ -201,24 +202,24 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// An empty area, for `limit` pages. Of the `frames` of the arena the pool may have `pool_limit`; what
+    /// An empty area, for as many pages as `quota` says. Of the `frames` of the arena the pool may have `pool_limit`; what
     /// has no room there goes to the file, if there is one. `sizing`: the pool's size follows what comes
     /// back.
     pub fn new(
         locks: &LockStats,
-        limit: u64,
+        quota: Quota,
         [frames, pool_limit]: [u64; 2],
         file: Option<(Arc<StoreFile>, Option<Cipher>)>,
         sizing: bool,
     ) -> Self {
         let sizing = (sizing && file.is_some()).then(|| Sizing::new(pool_limit, frames));
         let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
-        let file = file.map(|(file, cipher)| SwapFile::new(locks, limit, file, cipher));
+        let file = file.map(|(file, cipher)| SwapFile::new(locks, quota.limit(), file, cipher));
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
             pool: Pool::new(locks),
             stripes: (0..STRIPES).map(stripe).collect(),
-            limit,
+            quota,
             pool_limit,
             sizing: sizing.map(|sizing| locks.mutex(LockClass::Queue, sizing)),
             pool_target,
@@ -255,12 +256,17 @@ impl Swap {
 
     /// Whether pages may go out at all.
     pub fn is_on(&self) -> bool {
-        self.limit > 0
+        self.quota.limit() > 0
     }
 
     /// Pages that may go out still.
     pub fn free_slots(&self) -> u64 {
-        self.limit.saturating_sub(self.used())
+        self.quota.left(self.used())
+    }
+
+    /// Gives the run what it has lent of its swap, if it is not needed now.
+    pub fn settle_quota(&self) {
+        self.quota.settle(self.used());
     }
 
     /// Pages that are out.
@@ -434,7 +440,7 @@ impl Swap {
     }
 
     fn count_one_more(&self) -> Result<(), Short> {
-        if self.used.fetch_add(1, Ordering::Relaxed) >= self.limit {
+        if !self.quota.allows(self.used.fetch_add(1, Ordering::Relaxed)) {
             self.used.fetch_sub(1, Ordering::Relaxed);
             return Err(Short::Slots);
         }

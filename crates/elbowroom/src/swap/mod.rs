@@ -14,6 +14,7 @@ mod classes;
 mod packed;
 mod pool;
 mod positions;
+mod quota;
 mod sizing;
 mod tier;
 
@@ -21,5 +22,6 @@ pub use area::{Again, CameIn, NotLoaded, Oldest, Short, Source, Swap};
 pub use cipher::Cipher;
 pub use classes::LARGEST;
 pub use packed::{Packer, follow};
+pub use quota::Quota;
 pub use sizing::Back;
 pub use tier::{Compressor, Placement, Room, is_zero};

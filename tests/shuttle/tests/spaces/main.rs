@@ -10,6 +10,7 @@ mod all;
 mod fork;
 mod pairs;
 mod pin;
+mod processes;
 mod protect;
 mod reclaim;
 mod remap;

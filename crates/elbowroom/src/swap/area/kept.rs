@@ -43,7 +43,7 @@ impl Swap {
     pub fn release_keeping(&self, number: u64, plenty: bool) -> (Vec<Frames>, Option<Place>) {
         // Without sizing nothing makes the pool smaller.
         let taken = self.used() + self.kept.load(Ordering::Relaxed);
-        let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.limit;
+        let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.quota.limit();
         let end = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             match slot.tier {
@@ -64,7 +64,7 @@ impl Swap {
         let Some(tier) = tier else { return (Vec::new(), Some(Place::Slot(number))) };
         let (frames, spot) = self.empty(tier);
         let Some(spot) = spot else { return (frames, None) };
-        if self.file_pages() * FULL.1 <= self.limit * FULL.0 {
+        if self.file_pages() * FULL.1 <= self.quota.limit() * FULL.0 {
             return (frames, Some(Place::File(spot)));
         }
         self.free_spot(spot);

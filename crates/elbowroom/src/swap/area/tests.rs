@@ -20,7 +20,7 @@ fn arena() -> (SoftMmu, Groups) {
 /// An area for so many pages, with a file.
 fn with_file(limit: u64) -> Swap {
     let file = Arc::new(StoreFile::temporary(&std::env::temp_dir(), 0, None).unwrap());
-    Swap::new(&LockStats::new(), limit, [64, 8], Some((file, None)), true)
+    Swap::new(&LockStats::new(), Quota::new(limit, None), [64, 8], Some((file, None)), true)
 }
 
 /// The area gives all its frames back, and nobody has others.
@@ -32,7 +32,7 @@ fn all_is_free(swap: &Swap, groups: &Groups, mmu: &SoftMmu) {
 #[test]
 fn a_slot_lives_as_long_as_anybody_counts_it() {
     let (mmu, groups) = arena();
-    let swap = Swap::new(&LockStats::new(), 2, [64, 8], None, true);
+    let swap = Swap::new(&LockStats::new(), Quota::new(2, None), [64, 8], None, true);
     let mut compressor = Compressor::new();
     let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
     let placement = compressor.place(&text, swap.room(1, false));

@@ -1,0 +1,216 @@
+//! The table with threads, and with processes that are killed.
+
+use super::*;
+use elbowroom_machine::PAGE_SIZE;
+use elbowroom_sync::Arc;
+use std::fs::{File, OpenOptions};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Child, Command};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+const BOUND: Duration = Duration::from_secs(20);
+/// In the environment of a child: the path of the table.
+const TABLE: &str = "ELBOWROOM_TEST_TABLE";
+
+fn limits(pages: usize) -> TreeLimits {
+    TreeLimits { max: (pages * PAGE_SIZE) as u64, each: None, swap_max: 0 }
+}
+
+fn table(pages: usize) -> (tempfile::NamedTempFile, ProcessTree) {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let tree = ProcessTree::create(file.as_file(), &limits(pages)).unwrap();
+    (file, tree)
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let began = Instant::now();
+    while !done() {
+        assert!(began.elapsed() < BOUND, "{what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+#[test]
+fn members_never_have_more_than_the_tree() {
+    let (file, tree) = table(10_000);
+    let stop = AtomicBool::new(false);
+    let most = std::thread::scope(|scope| {
+        for seed in 0..4 {
+            let member = Member::enter(open(file.as_file()));
+            let stop = &stop;
+            scope.spawn(move || {
+                let mut random = fastrand::Rng::with_seed(seed);
+                while !stop.load(Ordering::Relaxed) {
+                    let pages = random.usize(1..4_000);
+                    if random.bool() {
+                        member.take(pages);
+                    } else {
+                        member.give(pages);
+                    }
+                }
+                member.give_all();
+            });
+        }
+        let began = Instant::now();
+        let mut most = 0;
+        for turn in 1.. {
+            if began.elapsed() > Duration::from_millis(300) {
+                break;
+            }
+            let lock = tree.lock(turn);
+            most = most.max(tree.used());
+            drop(lock);
+        }
+        stop.store(true, Ordering::Relaxed);
+        most
+    });
+    assert!((2_000..=10_000).contains(&most), "{most}");
+    assert_eq!((tree.used(), tree.room()), (0, 10_000));
+    let snapshot = tree.snapshot();
+    assert_eq!((snapshot.rows.len(), snapshot.bytes, snapshot.processes), (4, 0, 4));
+    assert!(snapshot.peak_bytes <= snapshot.limits.max);
+}
+
+#[test]
+fn each_is_a_limit_of_its_own() {
+    let file = tempfile::tempfile().unwrap();
+    let each = Some(1_000 * PAGE_SIZE as u64);
+    let tree = ProcessTree::create(&file, &TreeLimits { each, ..limits(10_000) }).unwrap();
+    let member = Member::enter(Arc::new(tree));
+    assert!(member.take(1_000) && !member.take(1) && !member.has_room());
+    member.give(600);
+    assert!(member.has_room() && member.room() == 600);
+    member.charge(5_000);
+    assert_eq!(member.has(), 5_400);
+}
+
+#[test]
+fn a_process_with_more_is_asked_and_a_smaller_budget_is_shared() {
+    let (file, tree) = table(10_000);
+    let [large, small] = [0; 2].map(|_| Member::enter(open(file.as_file())));
+    assert!(large.take(9_000) && small.take(1_000) && !small.take(512));
+    small.ask();
+    let asked = large.wanted();
+    assert!((512..=4_096).contains(&asked), "{asked}");
+    assert_eq!((large.wanted(), small.wanted()), (0, 0), "asked once");
+    large.give(asked);
+    assert!(small.take(512));
+    large.owe(100);
+    assert_eq!(large.wanted(), 100);
+    // 1,000 fewer than there are, by what each can give.
+    tree.set_max((tree.used() as u64 - 1_000) * PAGE_SIZE as u64);
+    let parts = [large.wanted(), small.wanted()];
+    assert!((1_000..1_003).contains(&parts.iter().sum::<usize>()) && parts[0] > 10 * parts[1], "{parts:?}");
+    assert!(!tree.reclaim(1, 1 << 20) && tree.reclaim(std::process::id(), 1 << 20));
+}
+
+/// A process that stops with the lock keeps nobody waiting for long.
+#[test]
+fn the_lock_is_taken_from_an_owner_that_keeps_it() {
+    let (_file, tree) = table(100);
+    let kept = tree.lock(7 << 32);
+    let began = Instant::now();
+    let lock = tree.lock(8 << 32);
+    assert!((table::LOCK_BOUND..BOUND).contains(&began.elapsed()));
+    // The first owner goes on, and unlocks what is not its own any more.
+    drop(kept);
+    let began = Instant::now();
+    drop(lock);
+    drop(tree.lock(9 << 32));
+    assert!(began.elapsed() < table::LOCK_BOUND);
+}
+
+#[test]
+fn another_file_is_no_table() {
+    let file = tempfile::tempfile().unwrap();
+    assert!(ProcessTree::open(&file).is_err(), "it is empty");
+    file.set_len(4 << 20).unwrap();
+    assert!(ProcessTree::open(&file).is_err());
+}
+
+/// A wrong row makes others have too little, and nothing else.
+#[test]
+fn a_row_of_nonsense_harms_nobody() {
+    let (file, tree) = table(10_000);
+    let [one, other] = [0; 2].map(|_| Member::enter(open(file.as_file())));
+    assert!(one.take(1_000));
+    let mut random = fastrand::Rng::with_seed(11);
+    for _ in 0..2_000 {
+        let word = random.usize(1..32);
+        tree.row(1, word).store(random.u64(..), Ordering::Relaxed);
+        one.take(random.usize(1..100));
+        one.ask();
+        let wanted = one.wanted();
+        assert!(wanted <= one.has());
+        one.give(wanted.min(50));
+        let _ = (tree.snapshot(), tree.totals());
+        assert!(one.has() <= 10_000);
+    }
+    drop(other);
+}
+
+/// The table, as another process has it.
+fn open(file: &File) -> Arc<ProcessTree> {
+    Arc::new(ProcessTree::open(file).unwrap())
+}
+
+/// Not a test: the process that [`a_killed_process_leaves_nothing_behind`] starts and kills. It takes and gives
+/// until then.
+#[test]
+#[ignore = "a part of another test"]
+fn child_that_is_killed() {
+    let Some(path) = std::env::var_os(TABLE) else { return };
+    let member = Member::enter(open(&OpenOptions::new().read(true).write(true).open(path).unwrap()));
+    let mut random = fastrand::Rng::new();
+    loop {
+        let pages = random.usize(1..600);
+        if random.bool() {
+            member.take(pages);
+        } else {
+            member.give(pages);
+        }
+    }
+}
+
+#[test]
+fn a_killed_process_leaves_nothing_behind() {
+    let (file, tree) = table(20_000);
+    let own = Member::enter(open(file.as_file()));
+    assert!(own.take(100));
+    let start = || -> Child {
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        command.args(["--exact", "process_tree::tests::child_that_is_killed", "--ignored", "--nocapture"]);
+        command.env(TABLE, file.path()).stdout(std::process::Stdio::null()).spawn().unwrap()
+    };
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut children: Vec<Child> = (0..3).map(|_| start()).collect();
+    for turn in 0..30 {
+        let has_row = |pid| tree.snapshot().rows.iter().any(|row| row.pid == pid && row.bytes > 0);
+        let at = random.usize(..children.len());
+        let pid = children[at].id();
+        wait_until("the child takes nothing", || has_row(pid));
+        std::thread::sleep(Duration::from_micros(random.u64(..2_000)));
+        children[at].kill().unwrap();
+        if turn % 2 == 0 {
+            // Else only its exit status is left.
+            assert_eq!(children[at].wait().unwrap().signal(), Some(9));
+        }
+        wait_until("its row is counted on", || {
+            own.note_use(&ProcessUse::default());
+            !has_row(pid)
+        });
+        let _ = std::mem::replace(&mut children[at], start()).wait();
+        assert!(tree.used() <= 20_000);
+    }
+    for mut child in children {
+        child.kill().unwrap();
+        child.wait().unwrap();
+    }
+    wait_until("something is left behind", || {
+        own.note_use(&ProcessUse::default());
+        tree.used() == 100
+    });
+    assert_eq!(tree.snapshot().rows.len(), 1);
+    assert!(own.is_last() && tree.is_in_use());
+}

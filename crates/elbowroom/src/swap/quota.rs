@@ -1,0 +1,86 @@
+//! How many pages may be out: as many as the manager may have out, and of a run what the run has left.
+
+use crate::process_tree::Member;
+use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
+
+/// Pages that are taken from the run at a time: 2 MiB.
+const STEP: u64 = 512;
+
+pub struct Quota {
+    limit: u64,
+    member: Option<Arc<Member>>,
+    /// Pages that were taken from the run.
+    taken: AtomicU64,
+}
+
+impl Quota {
+    /// At most `limit` pages, which the run of `member` has together with its other processes.
+    pub fn new(limit: u64, member: Option<Arc<Member>>) -> Self {
+        Self { limit, member, taken: AtomicU64::new(0) }
+    }
+
+    /// The pages that may be out at the most.
+    pub fn limit(&self) -> u64 {
+        self.limit
+    }
+
+    /// Whether one page more may be out where `used` are.
+    pub fn allows(&self, used: u64) -> bool {
+        let Some(member) = &self.member else { return used < self.limit };
+        while used >= self.taken.load(Ordering::Relaxed) {
+            if used >= self.limit || !member.take_swap(STEP as usize) {
+                return false;
+            }
+            self.taken.fetch_add(STEP, Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// How many pages more may be out where `used` are. A guess.
+    pub fn left(&self, used: u64) -> u64 {
+        let own = self.limit.saturating_sub(used);
+        let Some(member) = &self.member else { return own };
+        let taken = self.taken.load(Ordering::Relaxed).saturating_sub(used);
+        own.min(taken + member.swap_room() as u64)
+    }
+
+    /// Gives the run back what was taken and is not needed, but for a little. One thread at a time.
+    pub fn settle(&self, used: u64) {
+        let Some(member) = &self.member else { return };
+        let taken = self.taken.load(Ordering::Relaxed);
+        let spare = taken.saturating_sub(used) / STEP;
+        if spare > 1 {
+            // Before the run has it: a thread that counts on it takes it anew.
+            self.taken.fetch_sub((spare - 1) * STEP, Ordering::Relaxed);
+            member.give_swap(((spare - 1) * STEP) as usize);
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use crate::process_tree::{ProcessTree, TreeLimits};
+    use elbowroom_machine::PAGE_SIZE;
+
+    #[test]
+    fn two_processes_share_the_swap_of_their_run() {
+        let file = tempfile::tempfile().unwrap();
+        let pages = |pages: u64| pages * PAGE_SIZE as u64;
+        let limits = TreeLimits { max: pages(100), each: None, swap_max: pages(4 * STEP) };
+        let tree = ProcessTree::create(&file, &limits).unwrap();
+        let member = |tree| Some(Arc::new(Member::enter(Arc::new(tree))));
+        let one = Quota::new(4 * STEP, member(tree));
+        let other = Quota::new(4 * STEP, member(ProcessTree::open(&file).unwrap()));
+        let fill = |quota: &Quota, from: u64| (from..).find(|used| !quota.allows(*used)).unwrap();
+        assert!((0..STEP).all(|used| one.allows(used)));
+        assert_eq!((fill(&other, 0), other.left(3 * STEP), one.left(STEP)), (3 * STEP, 0, 0));
+        assert!(!one.allows(STEP));
+        other.settle(10);
+        assert_eq!(fill(&one, STEP), 2 * STEP, "the other one keeps a little");
+        assert_eq!((one.limit(), other.left(10)), (4 * STEP, 2 * STEP - 10));
+        let alone = Quota::new(7, None);
+        assert_eq!((fill(&alone, 0), alone.left(3), alone.left(9)), (7, 4, 0));
+    }
+}
