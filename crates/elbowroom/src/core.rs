@@ -508,5 +508,8 @@ impl<P: Platform> Core<P> {
             _ => owed,
         };
         self.mmu.withhold(paid);
+        if let Some(member) = &self.config.member {
+            member.note_paid(paid);
+        }
     }
 }

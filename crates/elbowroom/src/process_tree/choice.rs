@@ -14,6 +14,8 @@ pub(super) const LEAST: usize = 64;
 pub(super) struct Share {
     /// Pages that it has.
     pub has: usize,
+    /// Pages that it keeps whatever others want.
+    pub keeps: usize,
     /// Pages that are protected: others get none of them.
     pub low: usize,
     /// Pages that came back lately, for each 1,024 that it has, in a second.
@@ -25,7 +27,7 @@ pub(super) struct Share {
 impl Share {
     /// Pages that others can have.
     pub fn spare(&self) -> usize {
-        self.has.saturating_sub(self.low.max(KEPT))
+        self.has.saturating_sub(self.low.max(self.keeps))
     }
 }
 
@@ -41,7 +43,7 @@ pub(super) fn giver(own: &Share, others: &[Share]) -> Option<usize> {
         .enumerate()
         .filter(|(_, share)| can_give(share))
         .min_by_key(|(_, share)| (share.cost, std::cmp::Reverse(share.spare())))?;
-    let is_poor = own.has < KEPT.max(own.low);
+    let is_poor = own.has < own.keeps.max(own.low);
     let is_cheaper = least.cost * 2 < own.cost;
     let is_larger = least.cost <= own.cost && least.spare() > own.spare() + BLOCK;
     (is_poor || is_cheaper || is_larger).then_some(place)
@@ -61,7 +63,7 @@ mod tests {
     use super::*;
 
     fn share(has: usize, cost: u64) -> Share {
-        Share { has, cost, ..Share::default() }
+        Share { has, cost, keeps: KEPT, ..Share::default() }
     }
 
     #[test]

@@ -28,6 +28,8 @@ pub struct Member {
     has: AtomicUsize,
     /// The most that it had at a time.
     peak: AtomicUsize,
+    /// Of what it has, pages that describe others: their number never shrinks.
+    paid: AtomicUsize,
     /// Pages of the run's swap that it has.
     swap: AtomicUsize,
     /// The process has left the run.
@@ -51,6 +53,7 @@ impl Member {
             name: own_name(),
             has: AtomicUsize::new(0),
             peak: AtomicUsize::new(0),
+            paid: AtomicUsize::new(0),
             swap: AtomicUsize::new(0),
             left: AtomicBool::new(false),
             turns: AtomicU32::new(0),
@@ -115,6 +118,7 @@ impl Member {
         let row = self.own_row();
         let lock = self.lock();
         self.swap.store(0, Ordering::Relaxed);
+        self.paid.store(0, Ordering::Relaxed);
         self.store(row, 0);
         drop(lock);
     }
@@ -151,6 +155,8 @@ impl Member {
         if let Some(row) = row {
             self.tree.row(row, row::HAS).store(has as u64, Ordering::Relaxed);
             self.tree.row(row, row::PEAK).store(peak as u64, Ordering::Relaxed);
+            let keeps = self.keeps() as u64;
+            self.tree.row(row, row::KEEPS).store(keeps, Ordering::Relaxed);
             self.tree.row(row, row::SWAP).store(self.swap.load(Ordering::Relaxed) as u64, Ordering::Relaxed);
         }
         self.tree.publish(self.tree.used());
@@ -164,6 +170,16 @@ impl Member {
     /// The most pages that this process had at a time.
     pub(crate) fn peak(&self) -> usize {
         self.peak.load(Ordering::Relaxed)
+    }
+
+    /// What it keeps whatever others want: what describes pages, and frames with which faults can be served.
+    fn keeps(&self) -> usize {
+        KEPT + self.paid.load(Ordering::Relaxed)
+    }
+
+    /// So many of its pages describe others from now on.
+    pub(crate) fn note_paid(&self, pages: usize) {
+        self.paid.fetch_add(pages, Ordering::Relaxed);
     }
 
     /// Whether it is worth to take pages. A guess: nothing is locked.
@@ -282,7 +298,7 @@ impl Member {
         } else {
             0
         };
-        asked.max(part).min(self.has().saturating_sub(KEPT))
+        asked.max(part).min(self.has().saturating_sub(self.keeps()))
     }
 
     /// Pages that this process was asked for and could not give yet.

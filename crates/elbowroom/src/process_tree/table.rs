@@ -76,8 +76,10 @@ pub(super) mod row {
     pub(in super::super) const NAME: usize = 9;
     /// The most pages that it had at a time.
     pub(in super::super) const PEAK: usize = 11;
+    /// [`super::super::choice::Share::keeps`].
+    pub(in super::super) const KEEPS: usize = 12;
     /// What it has counted.
-    pub(in super::super) const USE: usize = 12;
+    pub(in super::super) const USE: usize = 13;
 }
 
 /// What a process has counted so far.
@@ -327,6 +329,7 @@ impl ProcessTree {
         let since = Duration::from_nanos(boot_time().saturating_sub(word(row::ASKED_AT)));
         Share {
             has: self.has(row),
+            keeps: word(row::KEEPS).min(self.max() as u64) as usize,
             low: word(row::LOW) as usize,
             cost: word(row::COST).min(1 << 32),
             is_silent: word(row::ASKED) > 0 && since > ANSWER_BOUND,

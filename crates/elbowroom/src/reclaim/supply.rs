@@ -179,7 +179,22 @@ impl<P: Platform> Reclaim<P> {
         self.pay_frames(usize::MAX);
         // If the machine has no memory for more, the arena stays as it is.
         let grow = || self.mmu.grow().unwrap_or(false);
-        self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || grow() || self.take_block() && grow())
+        let grown = self.noted(
+            Happened::Grow,
+            |grown| [u64::from(*grown), 0],
+            || grow() || self.take_block() && grow(),
+        );
+        if grown {
+            self.fit_pool();
+        }
+        grown
+    }
+
+    /// The pool has its part of the memory that is there. For the process of a run, whose memory changes.
+    fn fit_pool(&self) {
+        if self.config.member.is_some() {
+            self.swap.fit(self.mmu.populated_frames());
+        }
     }
 
     /// Takes a block from the run of which this process is one; else asks others for some.
@@ -208,6 +223,7 @@ impl<P: Platform> Reclaim<P> {
         let until = Instant::now() + GIVE_BOUND;
         while left > 0 {
             let given = self.mmu.give_frames(left);
+            self.fit_pool();
             member.give(given);
             left -= given;
             let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);

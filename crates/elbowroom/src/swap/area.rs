@@ -18,6 +18,7 @@ use super::chunks::Chunks;
 use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
 use super::pool::{Handle, Pool};
+use super::pool_room::PoolRoom;
 use super::quota::Quota;
 use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Placement, Room, expand, fill};
@@ -38,14 +39,6 @@ const STRIPES: usize = if cfg!(shuttle) { 2 } else { 64 };
 
 /// Frames that are kept so that a page can go out when none is free: those of several blocks.
 const RESERVE: usize = if cfg!(shuttle) { BLOCK_PAGES } else { 4 * BLOCK_PAGES };
-
-/// Pages that only pass through the pool to the file may take one part in this many of the arena, and at
-/// most [`PASSING`] frames: 2 MiB.
-const PASSING_SHARE: u64 = 64;
-const PASSING: u64 = 512;
-
-/// Pages in one part in this many of these frames wait for more, so that few are not written alone.
-const PASSING_WAITS: u64 = 4;
 
 /// In the queue, in the place of a slot's number: a run ends, and the next slot begins a new page of the
 /// file.
@@ -163,14 +156,10 @@ pub struct Swap {
     stripes: Vec<Lines<Mutex<Stripe>>>,
     /// How many pages may be out at a time; none: anonymous memory stays in memory.
     quota: Quota,
-    /// Pages of frames that the pool may have.
-    pool_limit: u64,
+    /// How many frames the pool may have, and should have.
+    pool_room: PoolRoom,
     /// How many frames the pool should have; `None`: as many as it may.
     sizing: Option<Mutex<Sizing>>,
-    /// What `sizing` says.
-    pool_target: AtomicU64,
-    /// Frames that the pool may have beside these, for pages that only pass through it to the file.
-    passing: u64,
     /// Pages that went out, but for those of one word.
     outs: AtomicU64,
     /// So many of them are a tick of the clock with which slots are stamped.
@@ -213,17 +202,15 @@ impl Swap {
         sizing: bool,
     ) -> Self {
         let sizing = (sizing && file.is_some()).then(|| Sizing::new(pool_limit, frames));
-        let pool_target = AtomicU64::new(sizing.as_ref().map_or(pool_limit, Sizing::target));
+        let target = sizing.as_ref().map_or(pool_limit, Sizing::target);
         let file = file.map(|(file, cipher)| SwapFile::new(locks, quota.limit(), file, cipher));
         let stripe = |_| Lines(locks.mutex(LockClass::Swap, Stripe::default()));
         Self {
             pool: Pool::new(locks),
             stripes: (0..STRIPES).map(stripe).collect(),
             quota,
-            pool_limit,
+            pool_room: PoolRoom::new(frames, pool_limit, target),
             sizing: sizing.map(|sizing| locks.mutex(LockClass::Queue, sizing)),
-            pool_target,
-            passing: (frames / PASSING_SHARE).min(PASSING),
             outs: AtomicU64::new(0),
             left_pool: AtomicU64::new(0),
             clock_pages: (frames / CLOCK_TURNS).max(1),
@@ -289,22 +276,27 @@ impl Swap {
         &self.pool
     }
 
+    /// The arena has so many frames now, of which the pool may have its part.
+    pub fn fit(&self, frames: usize) {
+        self.pool_room.fit(frames as u64);
+    }
+
     /// Where there is room for so many pages, as if none became smaller in the pool. `plenty`: much memory
     /// is free, so nothing else needs the frames that the pool may have.
     pub fn room(&self, pages: usize, plenty: bool) -> Room {
-        let target = self.pool_target.load(Ordering::Relaxed);
+        let (target, most) = (self.pool_room.target(), self.pool_room.may_have());
         let may_have = match &self.sizing {
-            None => self.pool_limit,
-            _ if plenty => self.pool_limit,
+            None => most,
+            _ if plenty => most,
             // The file takes nothing now: the pool gets all that it may have, whether that is worth it or
             // not.
-            Some(_) if self.file_refuses() => self.pool_limit,
+            Some(_) if self.file_refuses() => most,
             Some(_) if target == 0 => 0,
             // New pages push the oldest ones out to the file, which takes a moment.
-            Some(_) => self.pool_limit.min(target + target / 8 + BLOCK_PAGES as u64),
+            Some(_) => most.min(target + target / 8 + BLOCK_PAGES as u64),
         };
         let will_have = self.pool.pages() + pages as u64;
-        let passes = self.sizing.is_some() && will_have <= self.pool_limit.min(target + self.passing);
+        let passes = self.sizing.is_some() && will_have <= self.pool_room.with_passing();
         Room { pool: will_have <= may_have, passes, file: self.file.is_some() }
     }
 
@@ -315,8 +307,8 @@ impl Swap {
         if !plenty && self.kept.load(Ordering::Relaxed) > 0 {
             return true;
         }
-        let target = self.pool_target.load(Ordering::Relaxed);
-        let should_have = if plenty { self.pool_limit } else { target + self.passing / PASSING_WAITS };
+        let room = &self.pool_room;
+        let should_have = if plenty { room.may_have() } else { room.passes_on_at() };
         self.sizing.is_some() && self.pool.pages() > should_have && self.has_queued()
     }
 
@@ -341,7 +333,7 @@ impl Swap {
             let (left, outs) = (self.left_pool.load(Ordering::Relaxed), self.outs.load(Ordering::Relaxed));
             let mut sizing = sizing.lock();
             sizing.look(reach, left, outs);
-            self.pool_target.store(sizing.target(), Ordering::Relaxed);
+            self.pool_room.aim(sizing.target());
         }
     }
 

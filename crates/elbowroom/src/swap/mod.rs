@@ -13,6 +13,7 @@ mod cipher;
 mod classes;
 mod packed;
 mod pool;
+mod pool_room;
 mod positions;
 mod quota;
 mod sizing;

@@ -1,7 +1,7 @@
 //! Budget and swap are full: accesses fail after a bound, and no byte is lost.
 
 use crate::support::*;
-use elbowroom::{Config, Sharing};
+use elbowroom::{Config, Hooks, Sharing};
 use elbowroom_sync::time::{Duration, Instant};
 
 on_every_machine! {
@@ -26,7 +26,10 @@ fn full<M: Machine>(seed: u64) -> Option<(M, usize, usize)> {
         swap: BUDGET,
         memory_wait_bound: BOUND,
         writeback_interval,
-        report: Some(|line| assert!(line.contains("memory is full"), "{line}")),
+        hooks: Hooks {
+            report: Some(|line| assert!(line.contains("memory is full"), "{line}")),
+            ..Hooks::default()
+        },
         ..Config::with_memory(BUDGET)
     };
     let m = M::start(config)?;

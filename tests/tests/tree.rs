@@ -1,0 +1,64 @@
+//! Trees of processes under one budget.
+
+use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
+use std::time::Duration;
+
+const MIB: u64 = 1 << 20;
+/// What a tree may have beyond its budget for a moment: a copy after a fork, and what starting managers need.
+const PASSING: u64 = 96 * MIB;
+
+/// Runs a part of the program `tree`, beside the kernel, which validates it.
+fn tree(variant: Variant, arguments: &[&str], options: &[&str]) -> Outcome {
+    let plain = Command::new(program("tree")).args(arguments).run().success();
+    assert!(plain.stdout.ends_with("ok\n") || arguments[0] == "random", "{}", plain.report());
+    let scratch = Scratch::new();
+    let dir = scratch.file("");
+    let mut all = vec!["--swap", "600M", "--swap-dir", &dir];
+    all.extend(options);
+    let command = Command::new(program("tree")).args(arguments).variant(variant).run_options(&all);
+    let outcome = command.time_limit(Duration::from_secs(400)).maybe_unmanaged().run().success();
+    assert_eq!(outcome.stderr, "", "{}", outcome.report());
+    outcome
+}
+
+/// A figure of the whole run.
+fn of_run(outcome: &Outcome, key: &str) -> u64 {
+    let run = outcome.stats.as_ref().and_then(|stats| stats.get("run")).unwrap_or_else(|| {
+        panic!("the statistics have nothing of the whole run\n{}", outcome.report());
+    });
+    run.get(key).and_then(serde_json::Value::as_u64).unwrap_or_else(|| panic!("{key}: {run}"))
+}
+
+/// Four processes need twelve times the budget.
+fn workers_share_the_budget(variant: Variant) {
+    let outcome = tree(variant, &["workers", "4", "48"], &[]);
+    let peak = of_run(&outcome, "peak_bytes");
+    assert!((12 * MIB..16 * MIB + PASSING).contains(&peak), "{peak}\n{}", outcome.report());
+    assert!(of_run(&outcome, "swapped_in") > 10_000, "{}", outcome.report());
+    assert_eq!(of_run(&outcome, "processes"), 5);
+}
+behaviour!(workers_share_the_budget: m16, copy, threads);
+
+fn a_limit_for_each(variant: Variant) {
+    let outcome = tree(variant, &["workers", "2", "48"], &["--each", "16M"]);
+    let peak = of_run(&outcome, "peak_bytes");
+    assert!((24 * MIB..=32 * MIB + 8 * MIB).contains(&peak), "{peak}\n{}", outcome.report());
+}
+behaviour!(a_limit_for_each: m64);
+
+/// Whatever is forked, executed and killed, each process finds its own bytes.
+fn a_tree_at_random(variant: Variant) {
+    for seed in ["1", "2"] {
+        tree(variant, &["random", seed, "24", "2"], &[]);
+    }
+}
+behaviour!(a_tree_at_random: m16, copy, threads);
+
+/// The memory of a killed process is the others' again, or the tree would be full of the dead.
+fn processes_that_are_killed(variant: Variant) {
+    let outcome = tree(variant, &["killed", "4", "24", "6"], &[]);
+    let kills: u64 = outcome.stdout.split(' ').next().and_then(|kills| kills.parse().ok()).unwrap();
+    assert!(kills > 20, "{}", outcome.report());
+    assert!(of_run(&outcome, "bytes") < 64 * MIB, "the dead count on\n{}", outcome.report());
+}
+behaviour!(processes_that_are_killed: m64);
