@@ -53,11 +53,13 @@ pub enum LockClass {
     Pool,
     /// The submission side of an I/O engine.
     Io,
+    /// The pressure of one group.
+    Pressure,
 }
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 19] = [
+    pub const ALL: [LockClass; 20] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Layout,
@@ -77,6 +79,7 @@ impl LockClass {
         LockClass::Swap,
         LockClass::Pool,
         LockClass::Io,
+        LockClass::Pressure,
     ];
 
     /// The class's name as reports and docs/locking.md give it.
@@ -101,6 +104,7 @@ impl LockClass {
             LockClass::Swap => "swap",
             LockClass::Pool => "pool",
             LockClass::Io => "io",
+            LockClass::Pressure => "pressure",
         }
     }
 }

@@ -25,8 +25,10 @@ mod page {
     pub use crate::{Body, Folio};
 }
 
-/// For how long a writer pauses: no thread does here. There is one group.
+/// For how long a writer pauses, and the stall of a thread: no thread has either here. There is one group.
 mod group {
+    pub struct Stall;
+
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Pause;
 

@@ -12,6 +12,7 @@
 
 mod inbox;
 mod mappers;
+mod stall;
 
 pub(crate) use inbox::{Arrived, Inbox, Inboxes, Job};
 pub(crate) use mappers::Mapper;
@@ -252,7 +253,7 @@ impl<P: Platform> Core<P> {
             waits: WaitTable::new(locks),
             objects,
             spaces: SpaceTable::new(locks),
-            groups: Groups::new(dirty, if cfg!(test) { &[DirtyLimits::NONE] } else { &[] }),
+            groups: Groups::new(dirty, if cfg!(test) { &[DirtyLimits::NONE] } else { &[] }, locks),
             swap: Swap::new(locks, quota, [frames, pool], swap_file, sizing),
             inboxes: Inboxes::new(inboxes),
             to_write: ToWrite::new(locks),

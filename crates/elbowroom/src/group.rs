@@ -12,13 +12,20 @@
 //! Synchronization: atomics. Charges are counted by threads in rows of their own, so they cost no shared
 //! cache line; a reader adds the rows up.
 
+mod pressure;
+
+pub use pressure::{
+    Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
+};
+pub(crate) use pressure::{Source, Stall};
+
 use crate::ablation::Tuning;
 use crate::config::Config;
 use elbowroom_machine::{Extent, Mmu, PAGE_SIZE};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Counters, Lines, thread};
+use elbowroom_sync::{Arc, Counters, Lines, LockStats, thread};
 use std::ops::{Deref, DerefMut};
 
 /// In tests of the tests: what is charged to one group is given back to another.
@@ -99,10 +106,11 @@ pub struct Group {
     /// Folios that have frames of it, now and at the most.
     folios: Lines<AtomicUsize>,
     folios_peak: Lines<AtomicUsize>,
+    pressure: Arc<Pressure>,
 }
 
 impl Group {
-    fn new(limits: DirtyLimits) -> Self {
+    fn new(limits: DirtyLimits, pressure: Arc<Pressure>) -> Self {
         Self {
             charged: Counters::default(),
             dirty: AtomicUsize::default(),
@@ -110,6 +118,7 @@ impl Group {
             waiting: AtomicUsize::default(),
             folios: Lines::default(),
             folios_peak: Lines::default(),
+            pressure,
         }
     }
 
@@ -151,6 +160,11 @@ impl Group {
     /// How many of its faults wait for I/O.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
+    }
+
+    /// The time that threads lose because its memory lacks.
+    pub fn pressure(&self) -> &Arc<Pressure> {
+        &self.pressure
     }
 
     /// It has one more folio.
@@ -215,9 +229,12 @@ pub struct Groups {
 impl Groups {
     /// The root group, which has no limits of its own, and others with these limits. `all`: how much may be
     /// dirty in all groups together.
-    pub fn new(all: DirtyLimits, others: &[DirtyLimits]) -> Self {
-        let groups = [DirtyLimits::NONE].iter().chain(others).map(|limits| Group::new(*limits));
-        Self { groups: groups.collect(), limits: all, starving: Starving::new() }
+    pub fn new(all: DirtyLimits, others: &[DirtyLimits], locks: &LockStats) -> Self {
+        let root = Group::new(DirtyLimits::NONE, Pressure::new(None, locks));
+        let child = |limits: &DirtyLimits| Group::new(*limits, Pressure::new(Some(&root.pressure), locks));
+        let children: Vec<_> = others.iter().map(child).collect();
+        let groups = std::iter::once(root).chain(children).collect();
+        Self { groups, limits: all, starving: Starving::new() }
     }
 
     /// A group.
@@ -397,14 +414,13 @@ mod tests {
     use super::*;
     use elbowroom_machine::soft::{SoftConfig, SoftMmu};
     use elbowroom_machine::{Access, Wake};
-    use elbowroom_sync::LockStats;
 
     const OTHER: GroupId = GroupId::OTHER;
 
     fn world() -> (Groups, SoftMmu) {
         let mmu = SoftMmu::new(SoftConfig::new(2048), &LockStats::new()).unwrap();
         while mmu.grow().unwrap() {}
-        (Groups::new(DirtyLimits::NONE, &[DirtyLimits::of(10)]), mmu)
+        (Groups::new(DirtyLimits::NONE, &[DirtyLimits::of(10)], &LockStats::new()), mmu)
     }
 
     #[test]

@@ -47,6 +47,9 @@ pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};
 pub use error::{OpenError, StartError};
 #[cfg(not(shuttle))]
 pub use forking::Inheritance;
+pub use group::{
+    Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
+};
 pub use manager::Manager;
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};

@@ -4,13 +4,13 @@ use crate::config::Config;
 use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
 use crate::fault::{Faults, Handler};
-use crate::group::GroupId;
+use crate::group::{GroupId, Pressure};
 use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
 use crate::process_tree::ProcessUse;
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
-use crate::stats::{Event, LatencySnapshot, LatencyUse, LockUse, Stats};
+use crate::stats::{Event, LatencySnapshot, LatencyUse, Stats};
 use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::writeback::{Obstacle, Writeback};
@@ -224,14 +224,15 @@ impl<P: Platform> Manager<P> {
     }
 
     /// The lock statistics, from the manager's start: [`LockStats::snapshot`] has rows to take differences
-    /// of, and text for Prometheus.
+    /// of, and text for Prometheus; [`LockUse`](crate::LockUse) is made of one, as `--stats` has it.
     pub fn locks(&self) -> &LockStats {
         &self.core.locks
     }
 
-    /// The lock statistics in the form that `--stats` has.
-    pub fn lock_use(&self) -> LockUse {
-        LockUse::from(&self.core.locks.snapshot())
+    /// The time that threads lose because memory lacks: its figures ([`Pressure::figures`]), and watches for
+    /// events ([`Pressure::watch`]).
+    pub fn pressure(&self) -> &Arc<Pressure> {
+        self.core.groups.of(GroupId::ROOT).pressure()
     }
 
     /// How long faults and pins took so far, as histograms and as text for Prometheus.

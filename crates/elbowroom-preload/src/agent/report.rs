@@ -2,7 +2,7 @@
 
 use crate::base::report::{Report, contention, report_of};
 use crate::base::state::{self, Process};
-use elbowroom::{Manager, TraceAbout};
+use elbowroom::{LockUse, Manager, TraceAbout};
 use elbowroom_store::{open_briefly, with_highest_file_limit};
 use std::fmt::Write;
 use std::fs::File;
@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 /// empty.
 pub fn collect(process: &Process, manager: &Manager) -> String {
     manager.note_use();
-    let report = report_of(process, Some((manager.stats(), manager.lock_use())));
+    let locks = LockUse::from(&manager.locks().snapshot());
+    let report = report_of(process, Some((manager.stats(), locks, manager.pressure().figures())));
     let options = state::options();
     let quiet = options.is_some_and(|options| options.report.quiet);
     let mut text = if quiet { String::new() } else { report.to_string() };

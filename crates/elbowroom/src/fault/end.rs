@@ -16,6 +16,8 @@ use elbowroom_sync::epoch::Slot;
 impl<P: Platform> Faults<P> {
     /// Ends a fault: its thread goes on, or learns how its access must fail.
     pub(super) fn finish(&self, mut fault: Parked, ended: Ended) {
+        // A fault that has waited for too long still stalls. Its thread goes on now, or is throttled.
+        fault.wait.stall = None;
         let page = fault.event.addr..fault.event.addr + PAGE_SIZE;
         let denied = ended.denial();
         if let Some(waiter) = fault.waiter.take() {
@@ -32,7 +34,7 @@ impl<P: Platform> Faults<P> {
         match ended.wakeup {
             Wakeup::None => {}
             Wakeup::Now => self.mmu.wake(page),
-            Wakeup::Throttled(pause) => self.throttle(page, pause),
+            Wakeup::Throttled(pause) => self.throttle(&fault.event, pause),
         }
         self.count(&mut fault, ended.state(), false);
     }

@@ -7,6 +7,7 @@
 use super::Faults;
 use super::Pass;
 use super::outcome::{Driver, Ended, Outcome, Reason, Verdict, Waited, Wakeup};
+use super::stall;
 use crate::config::{DELAY, PINNED_BOUND};
 use crate::core::Job;
 use crate::page::{Answer, Parked, Ready, Waiter};
@@ -45,13 +46,14 @@ impl<P: Platform> Here<'_, P> {
     fn wait_for(&mut self, fault: &mut Parked, reason: Reason) -> Result<(), Ended> {
         let core = self.core;
         match reason {
-            Reason::Folio(folio) => {
-                let hold = core.note_wait(fault, &folio);
-                fault.waits_for(&folio, hold);
+            Reason::Folio(ref folio) => {
+                stall::begin(core, fault, &reason);
+                let hold = core.note_wait(fault, folio);
+                fault.waits_for(folio, hold);
                 let in_time = || core.waited(fault.since) <= core.config.fault_bound;
                 let stopped = || core.stop.load(Ordering::Acquire);
-                if !core.waits.wait_while(&folio, || in_time() && !stopped()) && !stopped() {
-                    core.report_overdue(fault, &core.what_keeps(&folio));
+                if !core.waits.wait_while(folio, || in_time() && !stopped()) && !stopped() {
+                    core.report_overdue(fault, &core.what_keeps(folio));
                     return Err(Ended::denied(Denial::Bus));
                 }
             }
@@ -62,6 +64,7 @@ impl<P: Platform> Here<'_, P> {
                 pause(Cause::Pinned, DELAY / 10);
             }
             Reason::Turn => pause(Cause::Contended, DELAY / 10),
+            // The handler's fault stalls in place of this one.
             Reason::Frames | Reason::Tables | Reason::Change | Reason::Handler => {
                 fault.let_go();
                 let answer = core.hand_over(fault.event).ok_or(Ended::STOPPED)?;
@@ -70,7 +73,7 @@ impl<P: Platform> Here<'_, P> {
                     return Err(Ended::denied(denial));
                 }
                 if let Some(pause) = answer.throttle {
-                    core.throttle_here(pause);
+                    core.throttle_here(fault.event.addr, pause);
                 }
             }
         }
@@ -105,7 +108,7 @@ impl<P: Platform> Driver for Here<'_, P> {
 
     fn end(&mut self, mut fault: Parked, ended: Ended) -> Self::End {
         if let Wakeup::Throttled(pause) = ended.wakeup {
-            self.core.throttle_here(pause);
+            self.core.throttle_here(fault.event.addr, pause);
         }
         self.core.count(&mut fault, ended.state(), self.major);
         match ended.verdict {
@@ -139,9 +142,7 @@ impl<P: Platform> Faults<P> {
     /// A fault of the calling thread.
     fn of_this_thread(&self, event: FaultEvent) -> Parked {
         let mut fault = Parked::new(event);
-        if self.trace.is_some() {
-            fault.track = thread::id();
-        }
+        fault.track = thread::id();
         fault
     }
 

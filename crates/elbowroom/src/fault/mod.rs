@@ -26,6 +26,7 @@ mod out_run;
 mod outcome;
 mod private;
 mod repeats;
+mod stall;
 mod step;
 mod stores;
 mod swap_ahead;
@@ -438,6 +439,9 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// Serves a fault as far as it gets without waiting.
     pub(crate) fn serve(&mut self, fault: Parked) {
         self.core.mmu.give_way();
+        if fault.waiter.is_none() {
+            self.core.note_fault_of(fault.event.thread);
+        }
         let addr = fault.event.addr;
         self.inbox().beat.works(addr);
         let core = self.core;
@@ -489,6 +493,7 @@ impl<P: Platform> Driver for Handler<'_, P> {
     }
 
     fn wait(&mut self, mut fault: Parked, reason: Reason) -> Waited<()> {
+        stall::begin(self.core, &mut fault, &reason);
         match reason {
             Reason::Folio(folio) => {
                 let hold = self.core.note_wait(&mut fault, &folio);

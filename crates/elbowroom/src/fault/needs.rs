@@ -8,7 +8,7 @@
 
 use super::Pass;
 use super::outcome::{Outcome, Reason};
-use crate::group::{Frames, GroupId};
+use crate::group::{Frames, GroupId, StallKind};
 use crate::object::FileObject;
 use crate::page::Parked;
 use crate::platform::Platform;
@@ -48,7 +48,7 @@ impl<P: Platform> Pass<'_, P> {
         // Each need comes up once, unless other threads take meanwhile what was got.
         for _ in 0..LOOKS_AT_ONCE {
             let Some(need) = self.need.take() else { break };
-            if !self.get(need) {
+            if !self.get(need, fault) {
                 step = Outcome::Wait(Reason::Frames);
                 break;
             }
@@ -75,7 +75,7 @@ impl<P: Platform> Pass<'_, P> {
     }
 
     /// Gets what a look found missing, with nothing held. `false`: there is no memory.
-    fn get(&mut self, need: Need) -> bool {
+    fn get(&mut self, need: Need, fault: &Parked) -> bool {
         let core = self.core;
         if let Some(other) = self.got.frames.take() {
             core.free(other);
@@ -83,7 +83,12 @@ impl<P: Platform> Pass<'_, P> {
         match need {
             Need::Frames(group, order) => {
                 let populated = core.mmu.populated_frames();
+                // Growing the arena takes time, too, but is no sign that memory lacks.
+                let begin_stall =
+                    || core.begin_stall(StallKind::Frames, fault.track, fault.event.addr, Some(group));
+                let stall = if core.mmu.can_grow() { None } else { begin_stall() };
                 self.got.frames = core.frames(group, order, self.ready);
+                drop(stall);
                 if core.mmu.populated_frames() != populated
                     && let Some(io) = self.io.as_deref_mut()
                 {

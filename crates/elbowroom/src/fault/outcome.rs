@@ -207,6 +207,8 @@ pub(super) trait Driver {
     fn drive(&mut self, mut fault: Parked) -> Self::End {
         let mut state = State::START;
         loop {
+            // Before the look, which may wake the thread: from then on it may have another stall.
+            fault.wait.stall = None;
             if let Some(trace) = self.trace() {
                 note_waited(trace, &mut fault);
             }
@@ -228,7 +230,7 @@ pub(super) trait Driver {
                 Outcome::Wait(reason) => reason,
             };
             if let (State::Wait(cause), Some(trace)) = (state, self.trace()) {
-                fault.traced_wait = Some((cause, trace.now()));
+                fault.wait.traced = Some((cause, trace.now()));
             }
             match self.wait(fault, reason) {
                 Waited::Over(again) => (fault, state) = (again, state.after(On::Over)),
@@ -247,7 +249,7 @@ pub(super) trait Driver {
 
 /// Writes the wait that a fault has just ended, if any, into the trace.
 pub(super) fn note_waited(trace: &Trace, fault: &mut Parked) {
-    if let Some((cause, since_ns)) = fault.traced_wait.take() {
+    if let Some((cause, since_ns)) = fault.wait.traced.take() {
         trace.add_for(fault.track, Happened::Wait(cause), since_ns, [fault.event.addr as u64, 0]);
     }
 }

@@ -4,7 +4,7 @@
 //! wake-up: a waiter is announced and queued under the bucket lock; the thread that unlocks sees the bit,
 //! and takes the bucket lock before it looks for waiters.
 
-use crate::group::{GroupId, Pause};
+use crate::group::{GroupId, Pause, Stall};
 use crate::page::{Flag, Folio, LockedFolio, Woken};
 use crate::stats::WaitCause;
 use elbowroom_machine::{Denial, FaultEvent};
@@ -43,12 +43,21 @@ pub struct Parked {
     pub repeats: u32,
     /// The thread that waits for the fault, if it waits in the manager and not in the MMU.
     pub waiter: Option<Arc<Waiter>>,
-    /// What it waits for just now, for the lock statistics.
-    pub wait: Option<Wait>,
-    /// The thread that has it, by the kernel's number, for the trace.
+    /// What is noted of the wait that is under way.
+    pub wait: WaitNotes,
+    /// The thread that has it, by the kernel's number, for the trace and for its stall.
     pub track: u32,
-    /// What it waits for just now, and since when, for the trace.
-    pub traced_wait: Option<(WaitCause, u64)>,
+}
+
+/// What is noted of a fault's wait while it is under way.
+#[derive(Default)]
+pub struct WaitNotes {
+    /// For the lock statistics: what the fault waits for.
+    pub lock: Option<Wait>,
+    /// For the pressure of groups: its thread stalls.
+    pub stall: Option<Stall>,
+    /// For the trace: what it waits for, and since when.
+    pub traced: Option<(WaitCause, u64)>,
 }
 
 /// What a handler tells a thread about the fault that the thread has handed to it.
@@ -112,21 +121,20 @@ impl Parked {
             lookups: 0,
             repeats: 0,
             waiter: None,
-            wait: None,
+            wait: WaitNotes::default(),
             track: event.thread,
-            traced_wait: None,
         }
     }
 
     /// Notes that the fault waits for a change of a layout to end.
     #[track_caller]
     pub fn stalls(&mut self, locks: &LockStats) {
-        self.wait = Some(locks.begin_wait(Awaited::Change, Mode::Write));
+        self.wait.lock = Some(locks.begin_wait(Awaited::Change, Mode::Write));
     }
 
     /// Notes that the fault does not wait any more.
     pub fn waited(&mut self, locks: &LockStats) {
-        if let Some(wait) = self.wait.take() {
+        if let Some(wait) = self.wait.lock.take() {
             locks.end_wait(wait);
         }
     }
@@ -214,7 +222,7 @@ impl WaitTable {
         if !folio.state.announce_waiter() {
             return Some(fault);
         }
-        fault.wait = Some(self.begin_wait(folio));
+        fault.wait.lock = Some(self.begin_wait(folio));
         waiters.faults.push((folio.clone(), fault));
         None
     }
@@ -394,7 +402,7 @@ mod tests {
         woken.take().iter_mut().for_each(Parked::let_go);
         assert!(waits.park(&folio, fault(), true).is_some_and(|mut back| {
             back.let_go();
-            back.wait.is_none()
+            back.wait.lock.is_none()
         }));
         let [(taken, waited, _), (_, of_device, _)] = counted(&locks);
         assert_eq!((taken, waited, of_device), (2, 2, 1));

@@ -7,13 +7,14 @@
 
 use super::Writeback;
 use super::balance::{Level, Pressure};
-use crate::group::{Group, GroupId, Pause};
+use crate::group::{Group, GroupId, Pause, Stall, StallKind};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::trace::Happened;
-use elbowroom_machine::{FaultEvent, Mmu, PAGE_SHIFT};
+use elbowroom_machine::{FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;
 
@@ -22,9 +23,12 @@ const NEVER: u64 = u64::MAX;
 
 /// A writer that waits in the kernel.
 pub(super) struct Throttled {
+    thread: u32,
     page: Range<usize>,
     pause: Pause,
     until_ns: u64,
+    /// The writer's stall, for the pressure of groups.
+    stall: Option<Stall>,
 }
 
 impl<P: Platform> Writeback<P> {
@@ -35,11 +39,6 @@ impl<P: Platform> Writeback<P> {
             Level { dirty: groups.dirty_pages(), limits: groups.dirty_limits() },
             Level { dirty: of.dirty_pages(), limits: of.dirty_limits() },
         ]
-    }
-
-    fn pressure(&self, group: GroupId) -> Pressure {
-        let [all, group] = self.levels(group).map(|level| level.pressure());
-        all.max(group)
     }
 
     /// Whether more is dirty than a background limit, so that the flusher is to write.
@@ -96,7 +95,8 @@ impl<P: Platform> Writeback<P> {
 
     /// Whether a writer with this pause need not wait any more.
     fn relieves(&self, pause: &Pause) -> bool {
-        let pressure = self.pressure(pause.group);
+        let [all, group] = self.levels(pause.group).map(|level| level.pressure());
+        let pressure = all.max(group);
         pressure < Pressure::Balanced || pause.full && pressure < Pressure::Full
     }
 
@@ -105,18 +105,32 @@ impl<P: Platform> Writeback<P> {
         self.counters.add(Event::ThrottledNs, pause.time.as_nanos() as u64);
     }
 
-    /// Lets a writer that waits in the kernel for a page of `page` go on when its pause is over, or earlier.
-    pub(crate) fn throttle(&self, page: Range<usize>, pause: Pause) {
+    /// Lets the writer of a fault, which waits in the kernel, go on when its pause is over, or earlier.
+    pub(crate) fn throttle(&self, event: &FaultEvent, pause: Pause) {
         self.note_throttled(&pause);
+        let page = event.addr..event.addr + PAGE_SIZE;
+        let stall = self.begin_stall(StallKind::Dirty, event.thread, event.addr, Some(pause.group));
         let until_ns = self.now_ns() + pause.time.as_nanos() as u64;
         let mut state = self.state.lock();
-        state.throttled.push(Throttled { page, pause, until_ns });
+        state.throttled.push(Throttled { thread: event.thread, page, pause, until_ns, stall });
         self.next_throttled.fetch_min(until_ns, Ordering::Relaxed);
     }
 
-    /// Sleeps until a pause is over, or less is dirty. Not for handlers.
-    pub(crate) fn throttle_here(&self, how: Pause) {
+    /// Notes that a thread has a fault: it does not wait for less to be dirty. A write-back of its page may
+    /// have woken it.
+    pub(crate) fn note_fault_of(&self, thread: u32) {
+        if self.next_throttled.load(Ordering::Relaxed) != NEVER {
+            let mut state = self.state.lock();
+            let awake: Vec<_> = state.throttled.extract_if(.., |t| t.thread == thread).collect();
+            drop(state);
+            drop(awake);
+        }
+    }
+
+    /// Sleeps until a pause for a store to `addr` is over, or less is dirty. Not for handlers.
+    pub(crate) fn throttle_here(&self, addr: usize, how: Pause) {
         self.note_throttled(&how);
+        let _stall = self.begin_stall(StallKind::Dirty, thread::id(), addr, Some(how.group));
         self.noted(Happened::Throttle, |()| [0, 0], || self.wait_for_relief(how));
     }
 
@@ -154,7 +168,9 @@ impl<P: Platform> Writeback<P> {
         self.next_throttled.store(next, Ordering::Relaxed);
         drop(state);
         self.relieved.notify_all();
-        for Throttled { page, pause, until_ns } in ready {
+        for Throttled { page, pause, until_ns, stall, .. } in ready {
+            // Before the thread is woken: from then on it may have another stall.
+            drop(stall);
             if let Some(trace) = &self.trace {
                 let waited_ns = now_ns.saturating_sub(until_ns.saturating_sub(pause.time.as_nanos() as u64));
                 let since_ns = trace.now().saturating_sub(waited_ns);

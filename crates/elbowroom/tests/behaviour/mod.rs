@@ -22,6 +22,7 @@ mod files;
 mod huge;
 mod layout;
 mod lock;
+mod pressure;
 mod refusals;
 mod remap;
 mod resize;

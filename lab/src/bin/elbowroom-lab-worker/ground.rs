@@ -8,7 +8,8 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow};
 use elbowroom::{
-    Ablation, Advice, Config, Cpu, FileObject, Manager, MapRequest, Place, Prot, Sharing, Soft, Space,
+    Ablation, Advice, Config, Cpu, FileObject, LockUse, Manager, MapRequest, Place, Prot, Sharing, Soft,
+    Space,
 };
 use elbowroom_lab::PAGE_BYTES;
 
@@ -133,7 +134,8 @@ impl Ground {
         let Self::Soft(soft) = self else { return Ok(()) };
         let context = "statistics cannot be written";
         let mut stats = serde_json::to_value(soft.manager.stats()).context(context)?;
-        stats["locks"] = serde_json::to_value(soft.manager.lock_use()).context(context)?;
+        stats["locks"] =
+            serde_json::to_value(LockUse::from(&soft.manager.locks().snapshot())).context(context)?;
         std::fs::write(path, stats.to_string()).with_context(|| format!("cannot write {}", path.display()))
     }
 }

@@ -7,7 +7,7 @@ use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{run, sys, tree};
-use elbowroom::{LockUse, RunTotals, Stats};
+use elbowroom::{LockUse, PressureUse, RunTotals, Stats};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::Ordering;
@@ -23,6 +23,8 @@ pub struct Report<'a> {
     pub stats: Stats,
     /// How the manager's locks were used. Empty, and without an allocation, if there is no manager.
     pub locks: LockUse,
+    /// The time that threads lost because memory lacked. As `locks` if there is no manager.
+    pub pressure: PressureUse,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
     /// The run, of which the process is one, so far; in the report of the process that the command became.
@@ -102,6 +104,7 @@ impl Display for Report<'_> {
                 "I/O errors",
                 format_args!("{reads} reads, {writes} writes, {lost} pages of stores lost"),
             )?;
+            pressure_line(f, &self.pressure)?;
             line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
         } else {
             line(f, "memory", format_args!("nothing was managed, of {}", Bytes(stats.budget_bytes)))?;
@@ -125,6 +128,30 @@ impl Display for Report<'_> {
 
 fn line(f: &mut fmt::Formatter<'_>, what: &str, figures: fmt::Arguments<'_>) -> fmt::Result {
     writeln!(f, "  {what:<15} {figures}")
+}
+
+/// The time in which threads stalled, if that is more than a hundredth of all.
+fn pressure_line(f: &mut fmt::Formatter<'_>, pressure: &PressureUse) -> fmt::Result {
+    let PressureUse { elapsed_us, some, full, kinds, .. } = pressure;
+    let percent = |us: u64| 100.0 * us as f64 / (*elapsed_us).max(1) as f64;
+    if percent(some.total_us) <= 1.0 {
+        return Ok(());
+    }
+    let kinds = [
+        ("file reads", kinds.file_read_us),
+        ("swap", kinds.swap_in_us),
+        ("free memory", kinds.frames_us),
+        ("write-back", kinds.dirty_us),
+    ];
+    let (most, us) = kinds.into_iter().max_by_key(|(_, us)| *us).unwrap_or_default();
+    let all: u64 = kinds.iter().map(|(_, us)| us).sum();
+    let part = 100.0 * us as f64 / all.max(1) as f64;
+    let [some, full] = [some, full].map(|time| percent(time.total_us));
+    line(
+        f,
+        "pressure",
+        format_args!("threads waited {some:.1} % of the time, all {full:.1} %; {part:.0} % for {most}"),
+    )
 }
 
 /// What was left to the kernel, and what can be done about it.
@@ -255,15 +282,17 @@ impl<const N: usize> std::io::Write for Buffer<N> {
 }
 
 /// The figures of a process, with those of its manager if there is one.
-pub fn report_of(process: &Process, figures: Option<(Stats, LockUse)>) -> Report<'_> {
+pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse)>) -> Report<'_> {
     let managed = figures.is_some();
     let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
     let is_main = state::options().is_some_and(|options| options.main_pid == sys::getpid());
-    let (stats, locks) =
-        figures.unwrap_or_else(|| (Stats { budget_bytes, ..Stats::default() }, LockUse::default()));
+    let (stats, locks, pressure) = figures.unwrap_or_else(|| {
+        (Stats { budget_bytes, ..Stats::default() }, LockUse::default(), PressureUse::default())
+    });
     Report {
         stats,
         locks,
+        pressure,
         forked_unmanaged: tree::unmanaged_children(),
         run: if is_main { run::totals() } else { None },
         left_to_kernel: Left {
@@ -329,6 +358,7 @@ mod tests {
         let report = Report {
             stats,
             locks: LockUse::default(),
+            pressure: PressureUse::default(),
             forked_unmanaged: 3,
             left_to_kernel: of(&left),
             pid: 9,
@@ -343,6 +373,7 @@ mod tests {
         assert_eq!((&value["pid"], &value["program"]), (&9.into(), &"a \"b\"".into()));
         assert_eq!(value["forked_unmanaged"], 3);
         assert_eq!(value["locks"], serde_json::json!({"by_lock": [], "by_caller": []}));
+        assert_eq!(value["pressure"]["some"]["total_us"], 0);
         assert_eq!(value["left_to_kernel_bytes"], serde_json::json!({"too_small": 12_288}));
         assert!(
             report.to_string().contains("\n  left to kernel  12.0 KiB in 1 call: shorter than"),
@@ -362,6 +393,7 @@ mod tests {
                 ..Stats::default()
             },
             locks: LockUse::default(),
+            pressure: PressureUse::default(),
             forked_unmanaged: 0,
             left_to_kernel: of(&left),
             pid: 9,
@@ -392,6 +424,24 @@ mod tests {
         );
         assert!(text(None, false).contains("CAP_SYS_ADMIN is missing"));
         assert!(!text(None, true).contains("CAP_SYS_ADMIN"));
+    }
+
+    #[test]
+    fn pressure_is_said_from_a_hundredth_of_the_time_on() {
+        struct Line(PressureUse);
+        impl Display for Line {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                pressure_line(f, &self.0)
+            }
+        }
+        let mut pressure = PressureUse { elapsed_us: 1_000_000, ..PressureUse::default() };
+        assert_eq!(Line(pressure.clone()).to_string(), "");
+        pressure.some.total_us = 10_000;
+        assert_eq!(Line(pressure.clone()).to_string(), "");
+        (pressure.some.total_us, pressure.full.total_us) = (125_000, 60_000);
+        (pressure.kinds.file_read_us, pressure.kinds.swap_in_us) = (50_000, 150_000);
+        let text = "  pressure        threads waited 12.5 % of the time, all 6.0 %; 75 % for swap\n";
+        assert_eq!(Line(pressure).to_string(), text);
     }
 
     #[test]
