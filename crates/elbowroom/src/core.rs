@@ -327,7 +327,7 @@ impl<P: Platform> Core<P> {
         extent: Frames,
         woken: &'a dyn Woken,
     ) -> LockedFolio<'a> {
-        self.groups.of(extent.group()).add_folio();
+        self.groups.folios.add();
         LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
     }
 
@@ -338,7 +338,7 @@ impl<P: Platform> Core<P> {
             self.free(extent);
         }
         self.forget_kept(&mut folio);
-        self.groups.of(folio.group).remove_folio();
+        self.groups.folios.remove();
     }
 
     /// Gives back what swap has of a locked folio.
@@ -466,7 +466,7 @@ impl<P: Platform> Core<P> {
     fn described_bytes(&self) -> u64 {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
-        let folios = self.groups.most_folios() * FOLIO_BYTES;
+        let folios = self.groups.folios.most() * FOLIO_BYTES;
         let frames = self.mmu.frames() * FRAME_BYTES;
         (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
     }

@@ -13,7 +13,7 @@
 //! cache line; a reader adds the rows up.
 
 use crate::ablation::Tuning;
-use crate::config::Config;
+use crate::config::{Config, MAX_GROUPS};
 use elbowroom_machine::{Extent, Mmu, PAGE_SIZE};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -35,6 +35,16 @@ impl GroupId {
     /// Another one, which managers have in tests.
     #[cfg(test)]
     pub const OTHER: Self = Self(1);
+
+    /// The group at this place in tables of groups.
+    pub fn from_index(index: usize) -> Self {
+        Self(index as u16)
+    }
+
+    /// Its place in tables of groups, below [`MAX_GROUPS`].
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
 }
 
 /// How many pages may be dirty. Linux: `dirty_background_ratio` and `dirty_ratio`.
@@ -96,9 +106,6 @@ pub struct Group {
     limits: DirtyLimits,
     /// Its faults that wait for I/O.
     waiting: AtomicUsize,
-    /// Folios that have frames of it, now and at the most.
-    folios: Lines<AtomicUsize>,
-    folios_peak: Lines<AtomicUsize>,
 }
 
 impl Group {
@@ -108,8 +115,6 @@ impl Group {
             dirty: AtomicUsize::default(),
             limits,
             waiting: AtomicUsize::default(),
-            folios: Lines::default(),
-            folios_peak: Lines::default(),
         }
     }
 
@@ -152,23 +157,38 @@ impl Group {
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
+}
 
-    /// It has one more folio.
-    pub fn add_folio(&self) {
-        let folios = self.folios.fetch_add(1, Ordering::Relaxed) + 1;
-        if folios > self.folios_peak.load(Ordering::Relaxed) {
-            self.folios_peak.fetch_max(folios, Ordering::Relaxed);
+/// How many folios have frames, of all groups together: what describes them is paid for by the budget.
+#[derive(Default)]
+pub struct Folios {
+    count: Lines<AtomicUsize>,
+    peak: Lines<AtomicUsize>,
+}
+
+impl Folios {
+    /// There is one more folio.
+    pub fn add(&self) {
+        let folios = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if folios > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(folios, Ordering::Relaxed);
         }
     }
 
-    /// It has one folio fewer.
-    pub fn remove_folio(&self) {
-        self.folios.fetch_sub(1, Ordering::Relaxed);
+    /// There is one folio fewer.
+    pub fn remove(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// The most folios that it has had.
-    pub fn most_folios(&self) -> usize {
-        self.folios_peak.load(Ordering::Relaxed)
+    /// How many there are.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The most that there were at a time.
+    pub fn most(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
     }
 }
 
@@ -208,6 +228,8 @@ impl Starving {
 pub struct Groups {
     groups: Vec<Group>,
     limits: DirtyLimits,
+    /// The folios of all groups.
+    pub folios: Folios,
     /// Whether faults wait for memory.
     pub starving: Starving,
 }
@@ -216,13 +238,14 @@ impl Groups {
     /// The root group, which has no limits of its own, and others with these limits. `all`: how much may be
     /// dirty in all groups together.
     pub fn new(all: DirtyLimits, others: &[DirtyLimits]) -> Self {
+        debug_assert!(others.len() < MAX_GROUPS);
         let groups = [DirtyLimits::NONE].iter().chain(others).map(|limits| Group::new(*limits));
-        Self { groups: groups.collect(), limits: all, starving: Starving::new() }
+        Self { groups: groups.collect(), limits: all, folios: Folios::default(), starving: Starving::new() }
     }
 
     /// A group.
     pub fn of(&self, group: GroupId) -> &Group {
-        &self.groups[usize::from(group.0)]
+        &self.groups[group.index()]
     }
 
     /// The pages that are charged to any group.
@@ -236,17 +259,6 @@ impl Groups {
         self.all().map(Group::waiting).sum()
     }
 
-    /// How many folios all groups have.
-    #[cfg(test)]
-    pub fn folios(&self) -> usize {
-        self.all().map(|group| group.folios.load(Ordering::Relaxed)).sum()
-    }
-
-    /// The sum of the most folios that each group has had: at least as many as there were at any one time.
-    pub fn most_folios(&self) -> usize {
-        self.all().map(Group::most_folios).sum()
-    }
-
     /// How many pages of all groups are dirty.
     pub fn dirty_pages(&self) -> usize {
         self.groups.iter().map(Group::dirty_pages).sum()
@@ -255,6 +267,11 @@ impl Groups {
     /// How many pages of all groups together may be dirty.
     pub fn dirty_limits(&self) -> DirtyLimits {
         self.limits
+    }
+
+    /// The names of all groups.
+    pub fn ids(&self) -> impl Iterator<Item = GroupId> {
+        (0..self.groups.len() as u16).map(GroupId)
     }
 
     /// All groups.

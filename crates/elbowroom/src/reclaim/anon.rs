@@ -5,11 +5,11 @@
 //! any space has the slot's number, and stay there until the last space has taken the number out.
 
 use super::Reclaim;
-use super::policy::{Kind, Policy};
+use super::policy::Policy;
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::{Frames, GroupId};
-use crate::lru::List;
+use crate::lru::{Kind, List, Lruvec};
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -46,7 +46,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn list_own(&self, folio: Arc<Folio>) {
         if self.swap.is_on() {
             let list = if folio.state.test(Flag::Active) { List::Active } else { List::Inactive };
-            self.lru.add(folio, list);
+            self.lists.add(folio, list);
         }
     }
 
@@ -73,7 +73,7 @@ impl<P: Platform> Reclaim<P> {
     /// Takes a dead folio of anonymous memory out of its list.
     pub(crate) fn unlist_own(&self, folio: &Folio) {
         if self.swap.is_on() {
-            self.lru.remove(folio);
+            self.lists.remove(folio);
         }
     }
 
@@ -129,7 +129,7 @@ impl<P: Platform> Reclaim<P> {
         let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
         for mut folio in self.split_into(&mm, first, 0, thin) {
             if folio.body_mut().extent().is_home() {
-                self.lru.add(folio.into_folio(), List::Standby);
+                self.lists.add(folio.into_folio(), List::Standby);
             } else {
                 self.list_own(folio.into_folio());
             }
@@ -139,7 +139,7 @@ impl<P: Platform> Reclaim<P> {
     /// Notes that a locked folio has been replaced by the smaller ones into which it was split.
     fn note_split(&self, large: &LockedFolio<'_>) {
         large.state.set(Flag::Dead);
-        self.groups.of(large.group).remove_folio();
+        self.groups.folios.remove();
         self.unlist_own(large);
         if large.order == HUGE_ORDER {
             self.counters.add(Event::HugeSplits, 1);
@@ -249,7 +249,7 @@ impl<P: Platform> Reclaim<P> {
         let split = mm.anon.split_out(first, large.arc(), parts);
         assert!(split, "what is at a page changes only under its folio's lock");
         large.state.set(Flag::Dead);
-        self.groups.of(large.group).remove_folio();
+        self.groups.folios.remove();
         self.counters.add(Event::SwapOuts, slots.len() as u64);
         self.counters.add(Event::ZerosDropped, dropped as u64);
         for (small, why) in stay {
@@ -408,7 +408,7 @@ impl<P: Platform> Reclaim<P> {
             assert!(out, "what is at a page changes only under its folio's lock");
         }
         folio.state.set(Flag::Dead);
-        self.groups.of(folio.group).remove_folio();
+        self.groups.folios.remove();
         self.counters.add(Event::SwapOuts, slots.len() as u64);
     }
 
@@ -444,7 +444,10 @@ impl<P: Platform> Reclaim<P> {
             if !self.is_plenty() {
                 self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
             }
-            let (active, room) = (self.lru.active_pages(), self.listable_frames());
+            // The distance counts pages of all groups that went out, so it is compared with those of all.
+            let lists = self.groups.ids().map(|group| self.lists.at(group, Kind::Anonymous));
+            let active = lists.map(Lruvec::active_pages).sum();
+            let room = self.listable_frames();
             if self.policy.activates(Kind::Anonymous, distance, active, room) {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);

@@ -3,6 +3,7 @@
 use super::Reclaim;
 use crate::config::RUN_ORDER;
 use crate::group::GroupId;
+use crate::lru::Lruvec;
 use crate::object::ALL_PAGES;
 use crate::platform::Platform;
 use crate::{Advice, Config, Manager, MapRequest, Sharing, Soft, Space};
@@ -18,7 +19,7 @@ const PAGES: usize = 2 * BUDGET / PAGE_SIZE;
 fn all_are_listed<P: Platform>(core: &Reclaim<P>, when: &str) {
     let since = Instant::now();
     loop {
-        let (listed, folios) = (core.lru.len(), core.groups.folios());
+        let (listed, folios) = (core.lists.all().map(Lruvec::len).sum::<usize>(), core.groups.folios.count());
         if listed == folios {
             return;
         }

@@ -6,20 +6,13 @@
 //! `workingset_refault`.
 
 mod chances;
+mod pick;
 mod two_lists;
 
+pub(crate) use pick::pick;
 pub(crate) use two_lists::TwoLists;
 
-use crate::lru::{Next, Sizes};
-
-/// What pages belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Spaces.
-    Anonymous,
-    /// Files, or memory that mappings share.
-    File,
-}
+use crate::lru::{Kind, Next, Sizes};
 
 /// What becomes of a single clean page that is the next of the inactive list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

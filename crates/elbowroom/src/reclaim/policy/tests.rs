@@ -1,8 +1,8 @@
 //! The policies on caches of a few hundred pages, driven as reclaim drives them.
 
-use super::{Chance, Kind, Policy, TwoLists};
+use super::{Chance, Policy, TwoLists};
 use crate::ablation::Ablation;
-use crate::lru::{List, Next, Sizes};
+use crate::lru::{Kind, List, Next, Sizes};
 use std::collections::{HashMap, VecDeque};
 
 /// Pages that fit.
