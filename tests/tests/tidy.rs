@@ -163,9 +163,9 @@ fn the_manager_unlocks_folios_sleeps_and_frees_frames_in_one_place_each() {
         for (text, place) in [
             (".unlock(", "page/locked.rs"),
             ("thread::sleep(", "pause.rs"),
-            ("mmu.alloc(", "group.rs"),
-            ("mmu.free(", "group.rs"),
-            ("mmu.discard_clean(", "group.rs"),
+            ("mmu.alloc(", "group/mod.rs"),
+            ("mmu.free(", "group/mod.rs"),
+            ("mmu.discard_clean(", "group/mod.rs"),
         ] {
             let is_there = code.contains(text);
             if is_there != source.path.ends_with(place) {

@@ -20,7 +20,7 @@ use crate::ablation::Tuning;
 use crate::config::{
     CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
 };
-use crate::group::{DirtyLimits, Frames, GroupId, Groups};
+use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit};
 use crate::object::ObjectTable;
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
@@ -299,8 +299,11 @@ impl<P: Platform> Core<P> {
         result
     }
 
-    /// A run of 2^`order` frames, charged to the group; `None` if none is free in what the arena has so far.
-    pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Option<Frames> {
+    /// A run of 2^`order` frames, charged to the group.
+    ///
+    /// # Errors
+    /// None is free in what the arena has so far, or the group whose limit does not permit it.
+    pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Result<Frames, OverLimit> {
         self.groups.alloc(&self.mmu, group, order)
     }
 

@@ -46,7 +46,8 @@ pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};
 pub use error::{OpenError, StartError};
 #[cfg(not(shuttle))]
 pub use forking::Inheritance;
-pub use manager::Manager;
+pub use group::{GroupId, GroupStats, KindStats, Limits};
+pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 pub use space::{

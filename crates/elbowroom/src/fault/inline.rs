@@ -62,6 +62,7 @@ impl<P: Platform> Here<'_, P> {
                 pause(Cause::Pinned, DELAY / 10);
             }
             Reason::Turn => pause(Cause::Contended, DELAY / 10),
+            Reason::High(time) => pause(Cause::High, time),
             Reason::Frames | Reason::Tables | Reason::Change | Reason::Handler => {
                 fault.let_go();
                 let answer = core.hand_over(fault.event).ok_or(Ended::STOPPED)?;

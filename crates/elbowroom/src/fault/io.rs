@@ -223,7 +223,7 @@ impl<P: Platform> Pass<'_, P> {
             }
             let order = cap.clamp(1, MAX_FOLIO_PAGES).min((end - index).next_power_of_two()).ilog2() as u8;
             let order = object.free_order(index, order, object.size_pages());
-            let Some(extent) = self.core.frames(object.group, order, self.ready) else { break };
+            let Ok(extent) = self.core.frames(object.group.get(), order, self.ready) else { break };
             match self.start_read(object, index, extent, &[Flag::Readahead]) {
                 Ok(folio) => index = folio.range().end,
                 Err(_) => break,

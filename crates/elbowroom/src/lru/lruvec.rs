@@ -271,7 +271,10 @@ mod tests {
     fn world() -> (impl Fn(u64) -> Arc<Folio>, Lruvec) {
         let locks = LockStats::new();
         let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
-        (move |index| Arc::new(Folio::new(Owner::file(&object), object.group, index, 0)), Lruvec::new(&locks))
+        (
+            move |index| Arc::new(Folio::new(Owner::file(&object), object.group.get(), index, 0)),
+            Lruvec::new(&locks),
+        )
     }
 
     fn indexes(taken: Option<Taken>) -> Vec<u64> {

@@ -3,34 +3,25 @@
 //!
 //! Synchronization: a lock for each lruvec; atomics.
 
-use super::shadow::{Refault, Shadows};
+use super::shadow::Shadows;
 use super::{List, Lruvec};
 use crate::config::MAX_GROUPS;
-use crate::group::GroupId;
+use crate::group::{GroupId, Kind};
 use crate::page::Folio;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockStats, OnceLock};
 
-/// What pages belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Spaces.
-    Anonymous,
-    /// Files, or memory that mappings share.
-    File,
+/// The kind of a folio.
+fn kind_of(folio: &Folio) -> Kind {
+    if folio.is_cached() { Kind::File } else { Kind::Anonymous }
 }
 
-impl Kind {
-    /// How many there are.
-    pub(crate) const COUNT: usize = 2;
-
-    /// Both, in the order of their numbers.
-    pub(crate) const ALL: [Self; Self::COUNT] = [Self::Anonymous, Self::File];
-
-    /// The kind of a folio.
-    pub(crate) fn of(folio: &Folio) -> Self {
-        if folio.is_cached() { Self::File } else { Self::Anonymous }
-    }
+/// A folio that comes back after it was evicted.
+pub(crate) struct Refault<'l> {
+    /// The lists of the group that paid for it when it was evicted.
+    pub(crate) lists: &'l Lruvec,
+    /// How many pages were evicted from them since.
+    pub(crate) distance: u64,
 }
 
 /// The lruvecs of all groups. Those of a group are made with its first folio, and stay when it is removed:
@@ -81,29 +72,11 @@ impl Lruvecs {
 
     /// What is known of a folio of the file that has just come in: `Some` if it was evicted before. Forgets
     /// it.
-    pub(crate) fn refault(&self, file: u64, folio: &Folio) -> Option<Refault> {
-        let clock = |group| self.at(group, Kind::File).evicted_pages();
-        self.shadows.refault([file, folio.index], clock)
-    }
-
-    /// The lists of some groups.
-    pub(crate) fn of_groups(&self, groups: impl Iterator<Item = GroupId>) -> impl Iterator<Item = &Lruvec> {
-        groups.flat_map(|group| self.of_group(group))
-    }
-
-    /// How many pages these lists may have if those of the groups have `room` in all: a part in proportion to
-    /// their size.
-    pub(crate) fn room_of(
-        &self,
-        lruvec: &Lruvec,
-        groups: impl Iterator<Item = GroupId>,
-        room: usize,
-    ) -> usize {
-        let all: usize = self.of_groups(groups).map(Lruvec::listed_pages).sum();
-        match lruvec.listed_pages() {
-            listed if listed >= all => room,
-            listed => (room as u128 * listed as u128 / all as u128) as usize,
-        }
+    pub(crate) fn refault(&self, file: u64, folio: &Folio) -> Option<Refault<'_>> {
+        let lists = |group: usize| &self.of_index(group)[Kind::File as usize];
+        let (group, distance) =
+            self.shadows.refault([file, folio.index], |group| lists(group).evicted_pages())?;
+        Some(Refault { lists: lists(group), distance })
     }
 
     /// The number of the turn in which lists are chosen next.
@@ -111,19 +84,19 @@ impl Lruvecs {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Those of a group, by kind.
-    fn of_group(&self, group: GroupId) -> &[Lruvec; Kind::COUNT] {
-        self.groups[group.index()].get_or_init(|| Kind::ALL.map(|_| Lruvec::new(&self.locks)))
+    /// Those of the group with this place in tables, by kind.
+    fn of_index(&self, group: usize) -> &[Lruvec; Kind::COUNT] {
+        self.groups[group].get_or_init(|| Kind::ALL.map(|_| Lruvec::new(&self.locks)))
     }
 
     /// That of a group and kind.
     pub(crate) fn at(&self, group: GroupId, kind: Kind) -> &Lruvec {
-        &self.of_group(group)[kind as usize]
+        &self.of_index(group.index())[kind as usize]
     }
 
     /// The one that has a folio, if any has.
     fn of(&self, folio: &Folio) -> &Lruvec {
-        self.at(folio.group, Kind::of(folio))
+        self.at(folio.group, kind_of(folio))
     }
 
     /// Those of all groups.

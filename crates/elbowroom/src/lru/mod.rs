@@ -18,5 +18,4 @@ mod lruvecs;
 mod shadow;
 
 pub(crate) use lruvec::{Batch, List, Lruvec, Next, Sizes, Taken};
-pub(crate) use lruvecs::{Kind, Lruvecs};
-pub(crate) use shadow::Refault;
+pub(crate) use lruvecs::{Lruvecs, Refault};

@@ -24,15 +24,6 @@ pub(super) struct Shadows {
     entries: Vec<AtomicU64>,
 }
 
-/// A folio that comes back after it was evicted.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Refault {
-    /// The group that paid for it when it was evicted.
-    pub(crate) group: GroupId,
-    /// How many pages were evicted of that group's files since.
-    pub(crate) distance: u64,
-}
-
 impl Shadows {
     /// Room for about `frames` evictions, at most a million (8 MiB).
     pub(super) fn new(frames: usize) -> Self {
@@ -55,8 +46,9 @@ impl Shadows {
         entry.store(of << TIME_BITS | u64::from(now as u32), Ordering::Relaxed);
     }
 
-    /// When the folio at a place was evicted, if that is still known; forgets it. `clock`: a group's time.
-    pub(super) fn refault(&self, place: [u64; 2], clock: impl FnOnce(GroupId) -> u64) -> Option<Refault> {
+    /// The group that paid for the folio at a place when it was evicted, by its place in tables, and how long
+    /// ago that was by the group's `clock`, if that is still known; forgets it.
+    pub(super) fn refault(&self, place: [u64; 2], clock: impl FnOnce(usize) -> u64) -> Option<(usize, u64)> {
         let (entry, tag) = self.place(place);
         let value = entry.load(Ordering::Relaxed);
         if value >> (TIME_BITS + GROUP_BITS) != tag
@@ -64,9 +56,9 @@ impl Shadows {
         {
             return None;
         }
-        let group = GroupId::from_index((value >> TIME_BITS) as usize & ((1 << GROUP_BITS) - 1));
+        let group = (value >> TIME_BITS) as usize & ((1 << GROUP_BITS) - 1);
         let distance = (clock(group) as u32).wrapping_sub(value as u32);
-        Some(Refault { group, distance: u64::from(distance) })
+        Some((group, u64::from(distance)))
     }
 }
 
@@ -83,9 +75,9 @@ mod tests {
         shadows.evicted([1, 8], group, 129);
         shadows.evicted([1, 9], other, u64::from(u32::MAX));
         assert_eq!(refault([2, 7], 129), None);
-        assert_eq!(refault([1, 7], 129), Some(Refault { group, distance: 128 }));
+        assert_eq!(refault([1, 7], 129), Some((group.index(), 128)));
         assert_eq!(refault([1, 7], 129), None, "told once");
-        assert_eq!(refault([1, 8], 129), Some(Refault { group, distance: 0 }));
-        assert_eq!(refault([1, 9], 1 << 32 | 5), Some(Refault { group: other, distance: 6 }));
+        assert_eq!(refault([1, 8], 129), Some((group.index(), 0)));
+        assert_eq!(refault([1, 9], 1 << 32 | 5), Some((other.index(), 6)));
     }
 }

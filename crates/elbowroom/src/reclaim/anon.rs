@@ -8,8 +8,8 @@ use super::Reclaim;
 use super::policy::Policy;
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
-use crate::group::{Frames, GroupId};
-use crate::lru::{Kind, List, Lruvec};
+use crate::group::{Frames, GroupEvent, GroupId, Kind};
+use crate::lru::{List, Lruvec};
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -302,8 +302,7 @@ impl<P: Platform> Reclaim<P> {
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
         }
-        let group = own.group();
-        let (mut own, mut frames, mut wanted) = (Some(own), Vec::new(), 0);
+        let (mut own, mut lent, mut frames, mut wanted) = (Some(own), None, Vec::new(), 0);
         let kept = loop {
             while frames.len() < wanted
                 && let Some(frame) = self.pool_frame()
@@ -315,25 +314,27 @@ impl<P: Platform> Reclaim<P> {
             if gives && frames.len() + 1 < wanted {
                 break Err(Stays::NoRoom);
             }
-            frames.extend(
-                own.take_if(|_| gives)
-                    .map(|own| self.groups.recharge(own, GroupId::ROOT))
-                    .inspect(|own| self.swap.adopt(own)),
-            );
+            if let Some(own) = own.take_if(|_| gives) {
+                // The group's charge stays until it is known that the pool needs the frame.
+                let (extent, charge) = own.lend();
+                lent = Some(charge);
+                frames.extend(Some(self.groups.lend_to_root(extent)).inspect(|own| self.swap.adopt(own)));
+            }
             let short = match self.swap.keep(&placement, home, sum, spaces, &mut frames) {
                 Ok(slot) => break Ok(slot),
                 Err(short) => short,
             };
             let had = frames.len();
-            if gives {
-                let back = frames.pop().inspect(|own| self.swap.disown(own));
-                own = back.map(|own| self.groups.recharge(own, group));
+            if let Some(charge) = lent.take() {
+                let back = frames.pop().inspect(|own| self.swap.disown(own)).expect("the pool took none");
+                own = Some(self.groups.take_from_root(back, charge));
             }
             match short {
                 Short::Frames(missing) => wanted = had + missing,
                 Short::Slots => break Err(Stays::NoRoom),
             }
         };
+        lent.into_iter().for_each(|charge| self.groups.uncharge(charge));
         self.swap.put_back(frames).into_iter().for_each(|frame| self.free(frame));
         if self.swap.pool_is_over(self.is_plenty()) {
             self.to_write.bell.ring();
@@ -379,17 +380,17 @@ impl<P: Platform> Reclaim<P> {
         if let Some(frame) = self.swap.take_frame() {
             return Some(frame);
         }
-        if let Some(run) = self.alloc(GroupId::ROOT, RUN_ORDER) {
+        if let Ok(run) = self.alloc(GroupId::ROOT, RUN_ORDER) {
             self.swap.add_frames(run.split(0));
             return self.swap.take_frame();
         }
-        self.alloc(GroupId::ROOT, 0).inspect(|frame| self.swap.adopt(frame))
+        self.alloc(GroupId::ROOT, 0).ok().inspect(|frame| self.swap.adopt(frame))
     }
 
     /// Gives frames of one page each to the pool, if it has few, or else frees them.
     fn give_frames(&self, frames: Vec<Frames>) {
         if self.swap.has_few() {
-            let frames = frames.into_iter().map(|frame| self.groups.recharge(frame, GroupId::ROOT));
+            let frames = frames.into_iter().map(|frame| self.groups.charge_to_root(frame));
             self.swap.add_frames(frames.collect());
         } else {
             frames.into_iter().for_each(|frame| self.free(frame));
@@ -439,6 +440,8 @@ impl<P: Platform> Reclaim<P> {
     ) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
         if let Some(distance) = came[0].distance {
+            let refaults = GroupEvent::Refaults(Kind::Anonymous);
+            self.groups.count(folio.group, refaults, slots.len() as u64);
             // Pages that were put out by advice while memory is plenty say nothing about where frames are
             // needed.
             if !self.is_plenty() {

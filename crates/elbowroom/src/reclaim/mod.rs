@@ -5,6 +5,7 @@
 //! here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 mod anon;
+mod high;
 mod policy;
 mod scan;
 mod supply;
@@ -13,13 +14,14 @@ mod tests;
 mod zeros;
 
 pub(crate) use self::anon::Out;
+pub(crate) use self::high::see_to_high;
 
 use self::policy::{Chance, Policy, TwoLists};
 use self::scan::Scan;
 use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
-use crate::group::Frames;
-use crate::lru::{Kind, List, Lruvec, Lruvecs, Refault};
+use crate::group::{Frames, GroupEvent, GroupId, Kind};
+use crate::lru::{List, Lruvec, Lruvecs, Refault};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::pause::Bell;
@@ -128,9 +130,10 @@ impl<P: Platform> Reclaim<P> {
         self.mmu.has_free(PLENTY)
     }
 
-    /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.
-    pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
-        let shrink = || Scan { reclaim: self, woken }.shrink(want);
+    /// Frees about `want` pages of a group and those below it; returns how many. Faults that waited for a
+    /// folio it unlocked go to `woken`.
+    pub(crate) fn shrink(&self, target: GroupId, want: usize, woken: &dyn Woken) -> usize {
+        let shrink = || Scan::new(self, target, woken).shrink(want);
         let freed = self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], shrink);
         // Not all of them: the thread that waits for frames is to get some.
         self.pay_frames(freed / 2);
@@ -419,11 +422,11 @@ impl<P: Platform> Reclaim<P> {
     /// Lists a folio whose bytes have just been read.
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let refault = self.lists.refault(object.serial, &folio);
-        let activate = refault.is_some_and(|Refault { group, distance }| {
+        let activate = refault.is_some_and(|Refault { lists, distance }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            let lruvec = self.lists.at(group, Kind::File);
-            let room = self.lists.room_of(lruvec, self.groups.ids(), self.listable_frames());
-            self.policy.activates(Kind::File, distance, lruvec.active_pages(), room)
+            self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
+            let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
+            self.policy.activates(Kind::File, distance, active, room)
         });
         if activate {
             folio.state.set(Flag::Active);

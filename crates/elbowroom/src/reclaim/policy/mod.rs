@@ -12,7 +12,8 @@ mod two_lists;
 pub(crate) use pick::pick;
 pub(crate) use two_lists::TwoLists;
 
-use crate::lru::{Kind, Next, Sizes};
+use crate::group::Kind;
+use crate::lru::{Next, Sizes};
 
 /// What becomes of a single clean page that is the next of the inactive list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

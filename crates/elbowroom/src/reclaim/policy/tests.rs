@@ -2,7 +2,8 @@
 
 use super::{Chance, Policy, TwoLists};
 use crate::ablation::Ablation;
-use crate::lru::{Kind, List, Next, Sizes};
+use crate::group::Kind;
+use crate::lru::{List, Next, Sizes};
 use std::collections::{HashMap, VecDeque};
 
 /// Pages that fit.

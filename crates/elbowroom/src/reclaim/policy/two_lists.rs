@@ -6,7 +6,8 @@ use super::chances::Chances;
 use super::{Chance, Policy};
 use crate::ablation::Ablation;
 use crate::config::CHANCE_SAMPLE_ONE_IN;
-use crate::lru::{Kind, Next, Sizes};
+use crate::group::Kind;
+use crate::lru::{Next, Sizes};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 /// The policy, with what it has seen.
