@@ -165,9 +165,9 @@ fn the_manager_unlocks_folios_sleeps_and_frees_frames_in_one_place_each() {
         for (text, place) in [
             (".unlock(", "page/locked.rs"),
             ("thread::sleep(", "pause.rs"),
-            ("mmu.alloc(", "group.rs"),
-            ("mmu.free(", "group.rs"),
-            ("mmu.discard_clean(", "group.rs"),
+            ("mmu.alloc(", "group/mod.rs"),
+            ("mmu.free(", "group/mod.rs"),
+            ("mmu.discard_clean(", "group/mod.rs"),
         ] {
             let is_there = code.contains(text);
             if is_there != source.path.ends_with(place) {
@@ -503,7 +503,7 @@ const LARGE_TYPES: [(&str, &str, Size); 17] = [
     ("crates/elbowroom", "fault::Pass", Size { fields: 6, methods: 42 }),
     ("crates/elbowroom", "manager::Manager", Size { fields: 2, methods: 41 }),
     ("crates/elbowroom", "object::FileObject", Size { fields: 28, methods: 66 }),
-    ("crates/elbowroom", "reclaim::Reclaim", Size { fields: 7, methods: 64 }),
+    ("crates/elbowroom", "reclaim::Reclaim", Size { fields: 6, methods: 62 }),
     ("crates/elbowroom", "space::Space", Size { fields: 3, methods: 110 }),
     ("crates/elbowroom", "stats::Stats", Size { fields: 67, methods: 0 }),
     ("crates/elbowroom", "swap::area::Swap", Size { fields: 21, methods: 73 }),

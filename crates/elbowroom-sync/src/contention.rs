@@ -273,7 +273,7 @@ impl LockStats {
             } else {
                 rest_of(what, mode)
             };
-            self.0.acquisitions.count(site);
+            self.0.acquisitions.add(site, 1);
         }
     }
 
@@ -322,14 +322,14 @@ impl LockStats {
         if self.0.in_detail.load(Ordering::Relaxed) {
             return self.acquired_in_detail(Place { what, mode, caller });
         }
-        self.0.acquisitions.count(rest_of(what, mode));
+        self.0.acquisitions.add(rest_of(what, mode), 1);
         Hold::default()
     }
 
     #[cold]
     fn acquired_in_detail(&self, place: Place) -> Hold {
         let site = self.site(place);
-        self.0.acquisitions.count(site);
+        self.0.acquisitions.add(site, 1);
         self.0.begin_hold(site)
     }
 

@@ -73,22 +73,28 @@ impl<const N: usize> Counters<N> {
 
 /// [`Counters`] for many counters of which a thread uses few: a row is allocated when its thread first
 /// adds.
-pub(crate) struct SparseCounters<const N: usize> {
+pub struct SparseCounters<const N: usize> {
     rows: [OnceLock<Box<Row<N>>>; OWN_SLOTS + SHARED],
+}
+
+impl<const N: usize> Default for SparseCounters<N> {
+    fn default() -> Self {
+        Self::new()
+    }
 }
 
 impl<const N: usize> SparseCounters<N> {
     /// Counters at zero.
-    pub(crate) fn new() -> Self {
+    pub fn new() -> Self {
         Self { rows: std::array::from_fn(|_| OnceLock::new()) }
     }
 
-    /// Adds 1 to the counter number `which`.
+    /// Adds `n` to the counter number `which`.
     ///
     /// # Panics
     /// If `which` is not below `N`.
     #[inline]
-    pub(crate) fn count(&self, which: usize) {
+    pub fn add(&self, which: usize, n: u64) {
         let slot = slot();
         let alone = slot < OWN_SLOTS;
         let row = &self.rows[if alone { slot } else { OWN_SLOTS + slot % SHARED }];
@@ -97,9 +103,9 @@ impl<const N: usize> SparseCounters<N> {
             None => made(row),
         };
         if alone {
-            row.add_alone(which, 1);
+            row.add_alone(which, n);
         } else {
-            row.0[which].fetch_add(1, Ordering::Relaxed);
+            row.0[which].fetch_add(n, Ordering::Relaxed);
         }
     }
 
@@ -107,7 +113,7 @@ impl<const N: usize> SparseCounters<N> {
     ///
     /// # Panics
     /// If `which` is not below `N`.
-    pub(crate) fn get(&self, which: usize) -> u64 {
+    pub fn get(&self, which: usize) -> u64 {
         let rows = self.rows.iter().filter_map(OnceLock::get);
         rows.fold(0, |sum, row| sum.wrapping_add(row.0[which].load(Ordering::Relaxed)))
     }
@@ -143,7 +149,7 @@ mod tests {
         for _ in 0..4 {
             std::thread::scope(|scope| {
                 for _ in 0..OWN_SLOTS + 3 * SHARED {
-                    scope.spawn(|| (0..1000).for_each(|_| counters.count(1)));
+                    scope.spawn(|| (0..1000).for_each(|_| counters.add(1, 1)));
                 }
             });
         }

@@ -26,6 +26,7 @@ mod layout_lock;
 mod lines;
 mod lock;
 mod mutant;
+mod per_thread;
 mod rcu;
 mod rings;
 #[cfg(shuttle)]
@@ -35,13 +36,14 @@ pub mod thread;
 
 pub use blocking::may_block;
 pub use contention::{Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, Mode, Wait};
-pub use counter::Counters;
+pub use counter::{Counters, SparseCounters};
 pub use flag_lock::{FlagGuard, FlagLock};
 pub use histogram::{Histogram, HistogramSnapshot, ThreadHistogram};
 pub use layout_lock::{LayoutHeld, LayoutLock, LayoutRead, LayoutWrite, MAX_STEALS};
 pub use lines::Lines;
 pub use lock::{Condvar, LockClass, Mutex, MutexGuard};
 pub use mutant::Mutant;
+pub use per_thread::PerThread;
 pub use rcu::RcuCell;
 pub use rings::{RECORD_WORDS, Record, RingCopy, Rings};
 /// std's, also under a model checker: it is set once, by code in which the checker switches no threads, and

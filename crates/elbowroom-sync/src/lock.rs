@@ -17,6 +17,8 @@ pub enum LockClass {
     Threads,
     /// The table of spaces.
     Spaces,
+    /// Changes of the tree of memory groups. Linux: `cgroup_mutex`.
+    Groups,
     /// One space's layout: which VMA is where. Linux: `mmap_lock`. Taken by a fault only after several
     /// lookups have failed.
     Layout,
@@ -59,9 +61,10 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 20] = [
+    pub const ALL: [LockClass; 21] = [
         LockClass::Threads,
         LockClass::Spaces,
+        LockClass::Groups,
         LockClass::Layout,
         LockClass::FileMapping,
         LockClass::Objects,
@@ -87,6 +90,7 @@ impl LockClass {
         match self {
             LockClass::Threads => "threads",
             LockClass::Spaces => "spaces",
+            LockClass::Groups => "groups",
             LockClass::Layout => "layout",
             LockClass::FileMapping => "file-mapping",
             LockClass::Objects => "objects",

@@ -188,6 +188,12 @@ pub(crate) const SLOT_BYTES: u64 = 48;
 
 pub use elbowroom_machine::probe::MAX_HANDLERS;
 
+/// How long a thread sleeps at most for one page whose group is over its `high`.
+pub const HIGH_BOUND: Duration = Duration::from_millis(200);
+
+/// The most groups of a manager, with the root.
+pub const MAX_GROUPS: usize = 1024;
+
 /// The largest folio, in pages: 2 MiB.
 pub const MAX_FOLIO_PAGES: u64 = 512;
 

@@ -21,7 +21,7 @@ use crate::ablation::Tuning;
 use crate::config::{
     CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
 };
-use crate::group::{DirtyLimits, Frames, GroupId, Groups};
+use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit};
 use crate::object::ObjectTable;
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
@@ -301,8 +301,11 @@ impl<P: Platform> Core<P> {
         result
     }
 
-    /// A run of 2^`order` frames, charged to the group; `None` if none is free in what the arena has so far.
-    pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Option<Frames> {
+    /// A run of 2^`order` frames, charged to the group.
+    ///
+    /// # Errors
+    /// None is free in what the arena has so far, or the group whose limit does not permit it.
+    pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Result<Frames, OverLimit> {
         self.groups.alloc(&self.mmu, group, order)
     }
 
@@ -329,7 +332,7 @@ impl<P: Platform> Core<P> {
         extent: Frames,
         woken: &'a dyn Woken,
     ) -> LockedFolio<'a> {
-        self.groups.of(extent.group()).add_folio();
+        self.groups.folios.add();
         LockedFolio::new(Folio::filled(owner, page, extent), &self.waits, woken)
     }
 
@@ -340,7 +343,7 @@ impl<P: Platform> Core<P> {
             self.free(extent);
         }
         self.forget_kept(&mut folio);
-        self.groups.of(folio.group).remove_folio();
+        self.groups.folios.remove();
     }
 
     /// Gives back what swap has of a locked folio.
@@ -479,7 +482,7 @@ impl<P: Platform> Core<P> {
     fn described_bytes(&self) -> u64 {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
-        let folios = self.groups.most_folios() * FOLIO_BYTES;
+        let folios = self.groups.folios.most() * FOLIO_BYTES;
         let frames = self.mmu.frames() * FRAME_BYTES;
         (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
     }

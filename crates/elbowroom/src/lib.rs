@@ -48,9 +48,10 @@ pub use error::{OpenError, StartError};
 #[cfg(not(shuttle))]
 pub use forking::Inheritance;
 pub use group::{
-    Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
+    GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
+    StallSource, StallTime, Trigger, Watch,
 };
-pub use manager::Manager;
+pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 pub use process_tree::{Member, ProcessRow, ProcessTree, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};

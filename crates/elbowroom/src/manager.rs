@@ -1,5 +1,9 @@
 //! A manager: its threads, and its verbs.
 
+mod groups;
+
+pub use self::groups::MemoryGroups;
+
 use crate::config::Config;
 use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
@@ -159,16 +163,13 @@ impl<P: Platform> Manager<P> {
     /// `writable`: pages will be written back.
     pub fn open(&self, path: &Path, writable: bool) -> Result<Arc<FileObject>, Errno> {
         let (object, given_up) = self.core.objects.open(path, writable)?;
-        self.entered(&object, given_up);
+        entered(&self.core, &object, given_up);
         Ok(object)
     }
 
-    fn entered(&self, object: &Arc<FileObject>, given_up: Option<Arc<FileObject>>) {
-        if let Some(old) = given_up {
-            self.core.drop_clean(&old, ALL_PAGES);
-        }
-        // A program that maps a file expects its bytes as they are now.
-        self.core.check_foreign(object);
+    /// The memory groups.
+    pub fn groups(&self) -> MemoryGroups<'_, P> {
+        MemoryGroups::of(&self.core)
     }
 
     /// The object of an open file.
@@ -231,7 +232,7 @@ impl<P: Platform> Manager<P> {
 
     /// The time that threads lose because memory lacks: its figures ([`Pressure::figures`]), and watches for
     /// events ([`Pressure::watch`]).
-    pub fn pressure(&self) -> &Arc<Pressure> {
+    pub fn pressure(&self) -> Arc<Pressure> {
         self.core.groups.of(GroupId::ROOT).pressure()
     }
 
@@ -342,6 +343,15 @@ fn note_use<P: Platform>(core: &Spaces<P>) {
     });
 }
 
+/// A file was opened to be mapped.
+fn entered<P: Platform>(core: &Spaces<P>, object: &Arc<FileObject>, given_up: Option<Arc<FileObject>>) {
+    if let Some(old) = given_up {
+        core.drop_clean(&old, ALL_PAGES);
+    }
+    // A program that maps a file expects its bytes as they are now.
+    core.check_foreign(object);
+}
+
 /// Runs a thread of the manager to its end. If it panics, the process ends: faults would wait for ever.
 fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
     let life = || {
@@ -422,7 +432,7 @@ impl Manager<Host> {
             (None, true) => return Err(OpenError::NotAlone),
         };
         let (object, given_up) = objects.open_origin(&origin, writable, access)?;
-        self.entered(&object, given_up);
+        entered(&self.core, &object, given_up);
         let origin = object.known_origin(origin);
         Ok((object, origin))
     }

@@ -22,6 +22,8 @@ pub(crate) enum Cause {
     Dirty,
     /// Memory that could go is being written.
     Frames,
+    /// The thread's group is over its `high`.
+    High,
     /// The last write-back before the process ends.
     LastFlush,
 }

@@ -121,6 +121,8 @@ pub enum Event {
     OverdueFaults,
     /// Times that idle processors were kept from sleeping deeply.
     ShallowIdles,
+    /// Faults that slept since their group was over its `high`.
+    HighWaits,
 }
 
 /// What a fault waits for.
@@ -142,13 +144,15 @@ pub enum WaitCause {
     Pin,
     /// A handler: only they start reads.
     Handler,
+    /// Time, which the fault pays since its group is over its `high`.
+    High,
     /// The step of the fault took long: the other faults that wait are served first.
     Turn,
 }
 
 impl WaitCause {
     /// All of them, in the order of their numbers.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Io,
         Self::Writeback,
         Self::FolioLock,
@@ -157,6 +161,7 @@ impl WaitCause {
         Self::Writer,
         Self::Pin,
         Self::Handler,
+        Self::High,
         Self::Turn,
     ];
 
@@ -171,13 +176,14 @@ impl WaitCause {
             Self::Writer => Event::WaitsForChanges,
             Self::Pin => Event::WaitsForPins,
             Self::Handler => Event::HandOvers,
+            Self::High => Event::HighWaits,
             Self::Turn => Event::Turns,
         }
     }
 }
 
 /// The last of the events.
-const LAST: Event = Event::ShallowIdles;
+const LAST: Event = Event::HighWaits;
 
 /// The counters of one manager.
 #[derive(Default)]

@@ -26,6 +26,7 @@ fn map_at(space: &Space<Soft>, place: Place, pages: usize, prot: Prot) -> usize 
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     };
     space.map(request).unwrap()
 }

@@ -66,6 +66,7 @@ pub fn anonymous(place: Place, len: usize) -> MapRequest {
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     }
 }
 

@@ -101,6 +101,7 @@ fn of(addr: usize, pages: usize, sharing: Sharing, object: Option<Arc<FileObject
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     }
 }
 

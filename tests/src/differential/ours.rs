@@ -130,6 +130,7 @@ impl Ours<Host, Pointers> {
             populate: false,
             locked: false,
             no_reserve: false,
+            group: None,
         };
         let top = space.map(probe).expect("there is room");
         space.unmap(top, 1).expect("it was just mapped");
@@ -295,6 +296,7 @@ impl<P: Platform, R: Reach> Engine for Ours<P, R> {
             populate: flags & libc::MAP_POPULATE != 0,
             locked: flags & libc::MAP_LOCKED != 0,
             no_reserve: flags & libc::MAP_NORESERVE != 0,
+            group: None,
         };
         let mapped = self.space.map(request)?;
         if anonymous && !private {

@@ -295,6 +295,7 @@ fn map_object(
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
         locked: false,
         no_reserve: args.flags & libc::MAP_NORESERVE != 0,
+        group: None,
     };
     space.map_through(request, origin)
 }

@@ -20,7 +20,7 @@ impl<P: Platform> Core<P> {
             return None;
         }
         let (pays, source) = self.stalls_for(kind, addr);
-        Some(Stall::begin(self.groups.of(group.unwrap_or(pays)).pressure(), thread, kind, source))
+        Some(Stall::begin(&self.groups.of(group.unwrap_or(pays)).pressure(), thread, kind, source))
     }
 
     /// The group that pays for what is mapped at `addr`, and the file or the mapping that this is. A mapping
@@ -32,8 +32,8 @@ impl<P: Platform> Core<P> {
         let Ok(vma) = mm.enter(addr) else { return (mm.group, unknown) };
         let mapping = Source::Mapping(vma.range.start);
         match &vma.spec.object {
-            Some(object) if object.is_memory() => (object.group, mapping),
-            Some(object) if kind != StallKind::SwapIn => (object.group, Source::File(object.id())),
+            Some(object) if object.is_memory() => (object.group.get(), mapping),
+            Some(object) if kind != StallKind::SwapIn => (object.group.get(), Source::File(object.id())),
             _ => (mm.group, mapping),
         }
     }

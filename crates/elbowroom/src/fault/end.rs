@@ -4,6 +4,7 @@ use super::Faults;
 use super::outcome::{Ended, Wakeup, note_waited};
 use super::step::bus;
 use super::table::{Counts, State};
+use crate::group::GroupEvent;
 use crate::page::{Answer, Flag, Folio, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Kind;
@@ -160,6 +161,11 @@ impl<P: Platform> Faults<P> {
             Counts::Nothing => return,
         };
         self.counters.add(event, 1);
+        match kind {
+            Kind::Minor => self.groups.count(fault.group, GroupEvent::FaultsMinor, 1),
+            Kind::Major => self.groups.count(fault.group, GroupEvent::FaultsMajor, 1),
+            _ => {}
+        }
         self.counters.latencies.record(kind, fault.since.elapsed().as_nanos() as u64);
         if let Some(trace) = &self.trace {
             self.note(trace, fault, state, kind);
@@ -208,6 +214,7 @@ mod tests {
             populate: false,
             locked: false,
             no_reserve: false,
+            group: None,
         };
         let (start, cpu, core) = (space.map(request).unwrap(), space.cpu(), &space.core);
         cpu.write_u64(start, 7).unwrap();

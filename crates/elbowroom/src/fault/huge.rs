@@ -10,7 +10,7 @@ use super::Faults;
 use super::Pass;
 use super::outcome::Outcome;
 use crate::config::COLLAPSE_LOOKS;
-use crate::group::Frames;
+use crate::group::{Frames, GroupId};
 use crate::page::{AnonPages, HUGE_ORDER, HUGE_PAGES, LockedFolio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -47,7 +47,7 @@ impl<P: Platform> Pass<'_, P> {
         if !(fits && core.config.ablation.huge_folios && roomy && mm.anon.seems_empty(block)) {
             return None;
         }
-        let mut extent = match self.take_run(mm.group, HUGE_ORDER) {
+        let mut extent = match self.take_run(vma.spec.group, HUGE_ORDER) {
             Ok(extent) => extent?,
             Err(step) => return Some(step),
         };
@@ -122,7 +122,8 @@ impl<P: Platform> Faults<P> {
         let lock = |folio| LockedFolio::try_lock(folio, &self.waits, self.handlers()).ok();
         let mut locked: Vec<_> = small.into_iter().map_while(lock).collect();
         let usable = locked.len() == all && self.can_collapse(mm, first, &mut locked);
-        let huge = usable.then(|| self.alloc(mm.group, HUGE_ORDER)).flatten();
+        let group = locked.first().map_or(GroupId::ROOT, |folio| folio.group);
+        let huge = usable.then(|| self.alloc(group, HUGE_ORDER).ok()).flatten();
         huge.is_some_and(|extent| self.collapse_into(mm, first, locked, extent))
     }
 

@@ -64,6 +64,7 @@ impl<P: Platform> Here<'_, P> {
                 pause(Cause::Pinned, DELAY / 10);
             }
             Reason::Turn => pause(Cause::Contended, DELAY / 10),
+            Reason::High(time) => pause(Cause::High, time),
             // The handler's fault stalls in place of this one.
             Reason::Frames | Reason::Tables | Reason::Change | Reason::Handler => {
                 fault.let_go();

@@ -110,7 +110,7 @@ impl<P: Platform> Pass<'_, P> {
             core.free(frames);
             return Err(e);
         }
-        core.groups.of(folio.group).add_folio();
+        core.groups.folios.add();
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
@@ -161,7 +161,7 @@ impl<P: Platform> Pass<'_, P> {
             core.free(frames);
             return None;
         };
-        core.groups.of(folio.group).add_folio();
+        core.groups.folios.add();
         let (extent, charge) = frames.lend();
         let io = self.io.as_deref_mut().expect("only handlers start reads");
         let begun_ns = core.trace.as_ref().map_or(0, |trace| trace.now());
@@ -190,7 +190,7 @@ impl<P: Platform> Pass<'_, P> {
         if let Some(mm) = core.spaces.of((first as usize) << PAGE_SHIFT) {
             put_back(&mm, first, folio.arc(), &slots);
         }
-        core.groups.of(folio.group).remove_folio();
+        core.groups.folios.remove();
         core.free(frames);
         let waited_from = self.ready.len();
         drop(folio.into_folio());
@@ -223,7 +223,7 @@ impl<P: Platform> Pass<'_, P> {
             }
             let order = cap.clamp(1, MAX_FOLIO_PAGES).min((end - index).next_power_of_two()).ilog2() as u8;
             let order = object.free_order(index, order, object.size_pages());
-            let Some(extent) = self.core.frames(object.group, order, self.ready) else { break };
+            let Ok(extent) = self.core.frames(object.group.get(), order, self.ready) else { break };
             match self.start_read(object, index, extent, &[Flag::Readahead]) {
                 Ok(folio) => index = folio.range().end,
                 Err(_) => break,
@@ -275,7 +275,7 @@ impl<P: Platform> Pass<'_, P> {
                 core.counters.add(Event::ReadErrors, 1);
                 object.note_unreadable();
                 object.remove(&folio);
-                core.groups.of(folio.group).remove_folio();
+                core.groups.folios.remove();
                 core.free(frames);
                 let waited_from = self.ready.len();
                 let folio = folio.into_folio();

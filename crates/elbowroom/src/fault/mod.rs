@@ -45,6 +45,7 @@ pub(crate) use self::outcome::{Outcome, Reason};
 use self::repeats::{Repeated, Repeats};
 use crate::config::{DELAY, HAND_OVER_FAULTS, MOST_REPEATS, PINNED_BOUND};
 use crate::core::{Inbox, Job};
+use crate::group::GroupId;
 use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
 use crate::pause::{Bell, Cause, pause};
@@ -408,31 +409,40 @@ impl<'a, P: Platform> Handler<'a, P> {
         }
     }
 
-    /// Tries the faults again that found no frames, oldest first, until one finds none again.
+    /// Tries the faults again that found no frames, oldest first. Once one has found none again, others that
+    /// lack frames of the same limit are not tried.
     fn run_starved(&mut self) {
         let mut left = self.inbox().waiting.lock().starved.len();
+        let (mut passed, mut exhausted) = (Vec::new(), Vec::new());
         while left > 0 {
-            let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { return };
+            let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { break };
+            left -= 1;
             if self.core.waited(fault.since) > self.core.config.memory_wait_bound {
-                self.core.report_full(fault.event.addr);
+                self.core.note_starved(&fault);
                 self.core.end_overdue(fault);
-                if self.inbox().waiting.lock().starved.is_empty() {
+            } else if exhausted.contains(&fault.limited.short) {
+                passed.push(fault);
+            } else {
+                let before = self.inbox().waiting.lock().starved.len();
+                self.serve(fault);
+                let mut waiting = self.inbox().waiting.lock();
+                if waiting.starved.len() > before {
+                    // The fault was queued at the back.
+                    let fault = waiting.starved.pop_back();
+                    exhausted.extend(fault.as_ref().map(|fault| fault.limited.short));
+                    passed.extend(fault);
+                } else {
                     self.core.groups.starving.note_fed();
                 }
-                left -= 1;
-                continue;
             }
-            let before = self.inbox().waiting.lock().starved.len();
-            self.serve(fault);
-            let mut waiting = self.inbox().waiting.lock();
-            if waiting.starved.len() > before {
-                // The fault was queued at the back, but it is the oldest: put it in front again.
-                waiting.starved.rotate_right(1);
-                self.core.groups.starving.note();
-                return;
-            }
+        }
+        // They are the oldest: they are in front again.
+        let mut waiting = self.inbox().waiting.lock();
+        passed.into_iter().rev().for_each(|fault| waiting.starved.push_front(fault));
+        if waiting.starved.is_empty() {
             self.core.groups.starving.note_fed();
-            left -= 1;
+        } else {
+            self.core.groups.starving.note();
         }
     }
 
@@ -458,7 +468,12 @@ impl<'a, P: Platform> Handler<'a, P> {
 
     /// Queues a fault, to be served or woken after [`DELAY`].
     fn delay(&mut self, fault: Parked, what: Delayed) {
-        self.inbox().waiting.lock().delay(Instant::now() + DELAY, fault, what);
+        self.delay_for(DELAY, fault, what);
+    }
+
+    /// Queues a fault, to be served or woken after some time.
+    fn delay_for(&mut self, time: Duration, fault: Parked, what: Delayed) {
+        self.inbox().waiting.lock().delay(Instant::now() + time, fault, what);
         self.pending = true;
     }
 }
@@ -503,8 +518,10 @@ impl<P: Platform> Driver for Handler<'_, P> {
                 };
             }
             Reason::Frames => self.starve(fault),
+            Reason::High(time) => self.delay_for(time, fault, Delayed::ServeAgain),
             Reason::Tables => {
-                self.core.shrink(self.core.tuning().reclaim_batch_pages, &self.ready);
+                let batch = self.core.tuning().reclaim_batch_pages;
+                self.core.shrink(GroupId::ROOT, batch, &self.ready);
                 self.starve(fault);
             }
             // The thread that waits for this handler's answer looks again itself, and bounds its wait.

@@ -12,6 +12,7 @@ use crate::group::{Frames, GroupId, StallKind};
 use crate::object::FileObject;
 use crate::page::Parked;
 use crate::platform::Platform;
+use crate::reclaim::see_to_high;
 use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
 
@@ -26,6 +27,8 @@ pub(super) enum Need {
     Frames(GroupId, u8),
     /// 2^n contiguous frames for a group, if they can be had without freeing any.
     WholeRun(GroupId, u8),
+    /// Less memory in use in a group, or one above it, that is over its `high`.
+    High(GroupId),
     /// The size of the file as it is now: the file may have grown without our knowing.
     Size(Arc<FileObject>),
 }
@@ -36,6 +39,8 @@ pub(super) struct Got {
     frames: Option<Frames>,
     /// Whether getting a [`Need::WholeRun`] was tried, perhaps without success.
     tried_run: bool,
+    /// Whether less memory was brought into use, or that was tried.
+    saw_high: bool,
     /// Whether the file was asked for its size.
     pub(super) asked_size: bool,
 }
@@ -48,8 +53,8 @@ impl<P: Platform> Pass<'_, P> {
         // Each need comes up once, unless other threads take meanwhile what was got.
         for _ in 0..LOOKS_AT_ONCE {
             let Some(need) = self.need.take() else { break };
-            if !self.get(need, fault) {
-                step = Outcome::Wait(Reason::Frames);
+            if let Err(reason) = self.get(need, fault) {
+                step = Outcome::Wait(reason);
                 break;
             }
             step = self.look(fault);
@@ -74,8 +79,8 @@ impl<P: Platform> Pass<'_, P> {
         Outcome::Again
     }
 
-    /// Gets what a look found missing, with nothing held. `false`: there is no memory.
-    fn get(&mut self, need: Need, fault: &Parked) -> bool {
+    /// Gets what a look found missing, with nothing held. `Err`: what the fault has to wait for first.
+    fn get(&mut self, need: Need, fault: &mut Parked) -> Result<(), Reason> {
         let core = self.core;
         if let Some(other) = self.got.frames.take() {
             core.free(other);
@@ -87,34 +92,49 @@ impl<P: Platform> Pass<'_, P> {
                 let begin_stall =
                     || core.begin_stall(StallKind::Frames, fault.track, fault.event.addr, Some(group));
                 let stall = if core.mmu.can_grow() { None } else { begin_stall() };
-                self.got.frames = core.frames(group, order, self.ready);
+                let frames = core.frames(group, order, self.ready);
                 drop(stall);
                 if core.mmu.populated_frames() != populated
                     && let Some(io) = self.io.as_deref_mut()
                 {
                     io.load.forgive();
                 }
-                self.got.frames.is_some()
+                fault.limited.short = frames.as_ref().err().copied();
+                self.got.frames = Some(frames.map_err(|_| Reason::Frames)?);
             }
             Need::WholeRun(group, order) => {
                 self.got.frames = core.whole_run(group, order);
                 self.got.tried_run = true;
-                true
+            }
+            Need::High(group) => {
+                self.got.saw_high = true;
+                // Once for each fault: then it goes on, however much the group uses.
+                if !std::mem::replace(&mut fault.limited.paid_high, true)
+                    && let Some(time) = see_to_high(core, group, self.ready)
+                {
+                    return Err(Reason::High(time));
+                }
             }
             Need::Size(object) => {
                 // A file that cannot be asked keeps the size it had.
                 let _ = object.refresh_size();
                 self.got.asked_size = true;
-                true
             }
         }
+        Ok(())
     }
 
     /// 2^`order` frames for a group, or fewer: those that were got for this look, or free ones. `Err`: none
     /// are free; they are got for the next look.
     pub(super) fn take_frames(&mut self, group: GroupId, order: u8) -> Result<Frames, Outcome> {
+        let groups = &self.core.groups;
+        if !self.got.saw_high && groups.over_high(group).is_some() {
+            return Err(self.needs(Need::High(group)));
+        }
         match self.got.frames.take() {
-            Some(extent) if extent.order() <= order && extent.group() == group => return Ok(extent),
+            Some(extent) if extent.order() <= order && extent.group() == groups.paying(group) => {
+                return Ok(extent);
+            }
             Some(other) => self.core.free(other),
             None => {}
         }
@@ -124,11 +144,13 @@ impl<P: Platform> Pass<'_, P> {
     /// 2^`order` contiguous frames for a group. `None`: there are none, as was found before this look.
     /// `Err`: the next look has them, if they can be had.
     pub(super) fn take_run(&mut self, group: GroupId, order: u8) -> Result<Option<Frames>, Outcome> {
-        let whole = |frames: &Frames| frames.order() == order && frames.group() == group;
-        if let Some(extent) = self.got.frames.take_if(|extent| whole(extent)) {
+        let group_pays = |frames: &Frames| frames.group() == self.core.groups.paying(group);
+        let whole = |frames: &Frames| frames.order() == order && group_pays(frames);
+        if let Some(extent) = self.got.frames.take_if(|frames| whole(frames)) {
             return Ok(Some(extent));
         }
-        if self.got.tried_run {
+        // Where memory is to be used more slowly, it is used by the page.
+        if self.got.tried_run || self.core.groups.over_high(group).is_some() {
             return Ok(None);
         }
         match self.core.frames_at_hand(group, order) {

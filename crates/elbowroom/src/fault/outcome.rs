@@ -15,6 +15,7 @@ use crate::stats::{Event, WaitCause};
 use crate::trace::{Happened, Trace};
 use elbowroom_machine::Denial;
 use elbowroom_sync::Arc;
+use elbowroom_sync::time::Duration;
 
 /// How one look at a fault ended.
 pub(crate) enum Outcome {
@@ -68,6 +69,8 @@ pub(crate) enum Reason {
     Folio(Arc<Folio>),
     /// Frames, of which none can be had now.
     Frames,
+    /// So much time, since its group is over its `high`.
+    High(Duration),
     /// Memory for page tables, which the kernel has as soon as some frames are free.
     Tables,
     /// A page that is pinned, or that the kernel is busy with.
@@ -95,6 +98,7 @@ impl Reason {
                 }
             }
             Reason::Frames => WaitCause::Frame,
+            Reason::High(_) => WaitCause::High,
             Reason::Tables => WaitCause::Tables,
             Reason::Pinned => WaitCause::Pin,
             Reason::Change => WaitCause::Writer,
@@ -260,6 +264,6 @@ fn in_turn(outcome: Outcome, fault: &mut Parked) -> Outcome {
     if !matches!(outcome, Outcome::Again) {
         return outcome;
     }
-    fault.repeats += 1;
-    if fault.repeats.is_multiple_of(REPEATS_AT_ONCE) { Outcome::Wait(Reason::Turn) } else { outcome }
+    fault.looks.repeated += 1;
+    if fault.looks.repeated.is_multiple_of(REPEATS_AT_ONCE) { Outcome::Wait(Reason::Turn) } else { outcome }
 }

@@ -131,7 +131,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Around { order, counted: false }
         };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
-        let frames = match self.take_frames(mm.group, run.order()) {
+        let frames = match self.take_frames(vma.spec.group, run.order()) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
@@ -311,7 +311,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let most = self.run_pages(mm, vma, page, RUN_PAGES, fault).ilog2() as u8;
         let free = |block: &Range<u64>| mm.anon.seems_empty(block.clone());
         let order = (1..=most).rev().find(|order| block_in(vma, page, *order).is_some_and(|b| free(&b)));
-        let mut frames = match self.take_frames(mm.group, order.unwrap_or(0)) {
+        let mut frames = match self.take_frames(vma.spec.group, order.unwrap_or(0)) {
             Ok(frames) => frames,
             Err(step) => return step,
         };
@@ -344,7 +344,10 @@ impl<'a, P: Platform> Pass<'a, P> {
         let (base, page) = (vma.address_of(source.index), (index - source.index) as usize);
         let extent = source.body_mut().extent();
         let gone_here = core.mmu.unmap_at(extent, base);
-        match gone_here.map_err(NoCopy::Unmap).and_then(|()| self.copy(mm.group, &mut source, page, fault)) {
+        match gone_here
+            .map_err(NoCopy::Unmap)
+            .and_then(|()| self.copy(vma.spec.group, &mut source, page, fault))
+        {
             // A thread that truncates the file looks for copies after it has stored the new size. So either
             // it finds this copy, or the new size is seen here.
             Ok(copy) => self.own_if(mm, vma, copy, fault, || {
@@ -400,7 +403,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if core.mmu.unmap_at(extent, fault.event.addr).is_err() {
             return Outcome::Wait(Reason::Pinned);
         }
-        let mut own = match self.copy(mm.group, shared, 0, fault) {
+        let mut own = match self.copy(vma.spec.group, shared, 0, fault) {
             Ok(own) => own,
             Err(NoCopy::Frames(step)) => return step,
             Err(NoCopy::Unmap(_)) => return Outcome::Wait(Reason::Pinned),

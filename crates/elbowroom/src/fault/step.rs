@@ -46,6 +46,9 @@ impl<'a, P: Platform> Pass<'a, P> {
             drop((epoch, layout));
             return not_entered(fault);
         };
+        if !fault.major {
+            fault.group = vma.spec.group;
+        }
         if let Some(denial) = forbidden(vma.spec.prot, fault.event.write) {
             if fault.event.write
                 && let Some(object) = &vma.spec.object
@@ -167,7 +170,7 @@ impl<'a, P: Platform> Pass<'a, P> {
     /// Puts a page of zeros into the cache of shared memory at a page that was never touched.
     fn new_memory(&mut self, object: &Arc<FileObject>, index: u64) -> Outcome {
         let core = self.core;
-        let folio = match self.zero_folio(Owner::file(object), object.group, index) {
+        let folio = match self.zero_folio(Owner::file(object), object.group.get(), index) {
             Ok(folio) => folio,
             Err(step) => return step,
         };
@@ -201,7 +204,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room)
         };
         let order = object.free_order(index, pages.ilog2() as u8, object.size_pages());
-        let extent = match self.take_frames(object.group, order) {
+        let extent = match self.take_frames(object.group.get(), order) {
             Ok(extent) => extent,
             Err(step) => return step,
         };
@@ -258,12 +261,12 @@ fn is_brief(folio: &Folio) -> bool {
 /// What a fault does next whose lookup did not get a VMA: a few more lookups without a lock, then one with
 /// the layout lock.
 fn not_entered(fault: &mut Parked) -> Outcome {
-    fault.lookups += 1;
-    if fault.lookups < OPTIMISTIC_LOOKUPS {
+    fault.looks.missed += 1;
+    if fault.looks.missed < OPTIMISTIC_LOOKUPS {
         elbowroom_sync::thread::yield_now();
         return Outcome::Again;
     }
-    fault.lookups = 0;
+    fault.looks.missed = 0;
     Outcome::Fallback
 }
 

@@ -11,6 +11,7 @@ use super::Pass;
 use super::out_run::{Bytes, OutRun};
 use super::private::{RUN_PAGES, block_in};
 use crate::config::RUN_ORDER;
+use crate::group::GroupId;
 use crate::page::{AnonPages, Flag, Folio, LockedFolio, Parked, Spot};
 use crate::platform::Platform;
 use crate::swap::{Source, Swap, follow};
@@ -42,7 +43,10 @@ impl<P: Platform> Pass<'_, P> {
         }
         for nth in 0..runs {
             let Some(block) = block_in(vma, from + nth * RUN_PAGES, RUN_ORDER) else { return };
-            if self.read_pieces(mm, block, false, |folio| _ = folio.state.set(Flag::Readahead)).is_none() {
+            if self
+                .read_pieces((mm, vma.spec.group), block, false, |folio| _ = folio.state.set(Flag::Readahead))
+                .is_none()
+            {
                 return;
             }
         }
@@ -68,7 +72,7 @@ impl<P: Platform> Pass<'_, P> {
         if !run.is_where_it_was(&core.swap) {
             return None;
         }
-        let frames = core.alloc(mm.group, RUN_ORDER)?;
+        let frames = core.alloc(vma.spec.group, RUN_ORDER).ok()?;
         let mut folio = self.load(mm, &run, frames).ok()?;
         // If it cannot be mapped, the folio stays, and a fault there maps it.
         let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
@@ -91,7 +95,7 @@ impl<P: Platform> Pass<'_, P> {
         let busy = core.groups.waiting() > core.tuning().read_on_max_waiting;
         let Some(block) = block_in(vma, page, order).filter(|_| !busy) else { return 0 };
         let mut come = 0;
-        self.read_pieces(mm, block, sparse, |folio| come += folio.pages() as u32);
+        self.read_pieces((mm, vma.spec.group), block, sparse, |folio| come += folio.pages() as u32);
         come
     }
 
@@ -99,13 +103,13 @@ impl<P: Platform> Pass<'_, P> {
     /// `None`: the free frames ran out; none are freed for it.
     fn read_pieces(
         &mut self,
-        mm: &Mm,
+        (mm, group): (&Mm, GroupId),
         block: Range<u64>,
         sparse: bool,
         mut begun: impl FnMut(&Folio),
     ) -> Option<()> {
         for run in pieces(&self.core.swap, &mm.anon.out_in(block)) {
-            let frames = self.core.alloc(mm.group, run.order())?;
+            let frames = self.core.alloc(group, run.order()).ok()?;
             if let Some(folio) = self.start_swap_in(mm, run, frames, sparse) {
                 begun(&folio);
             }

@@ -94,6 +94,7 @@ const WAITS: &[State] = &[
     State::Wait(WaitCause::Writer),
     State::Wait(WaitCause::Pin),
     State::Wait(WaitCause::Handler),
+    State::Wait(WaitCause::High),
     State::Wait(WaitCause::Turn),
 ];
 
@@ -140,6 +141,7 @@ pub(super) const TABLE: &[Row] = &[
     row(LOOKS, On::Wait(WaitCause::Writer), State::Wait(WaitCause::Writer)),
     row(LOOKS, On::Wait(WaitCause::Pin), State::Wait(WaitCause::Pin)),
     row(LOOKS, On::Wait(WaitCause::Handler), State::Wait(WaitCause::Handler)),
+    row(LOOKS, On::Wait(WaitCause::High), State::Wait(WaitCause::High)),
     row(LOOKS, On::Wait(WaitCause::Turn), State::Wait(WaitCause::Turn)),
     row(WAITS, On::Over, State::Look),
     row(WAITS, On::Aside, State::Aside),

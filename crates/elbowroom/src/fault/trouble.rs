@@ -3,6 +3,8 @@
 
 use super::Faults;
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
+use crate::group::{GroupEvent, OverLimit};
+use crate::page::Parked;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use elbowroom_machine::PAGE_SHIFT;
@@ -35,8 +37,11 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Reports, once, that there is no memory for a fault, which therefore ends by SIGBUS.
-    pub(crate) fn report_full(&self, addr: usize) {
+    /// Counts and reports, once, that there is no memory for a fault, which therefore ends by SIGBUS.
+    pub(crate) fn note_starved(&self, fault: &Parked) {
+        let addr = fault.event.addr;
+        let over = if let Some(OverLimit::Group(over)) = fault.limited.short { Some(over) } else { None };
+        over.iter().for_each(|over| self.groups.count(*over, GroupEvent::Failed, 1));
         if self.said_full.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -45,6 +50,14 @@ impl<P: Platform> Faults<P> {
         let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);
         let (used, in_file) = (mebibytes(used), mebibytes(in_file));
         let waited = self.config.memory_wait_bound;
+        if let Some(over) = over {
+            let max = mebibytes(self.groups.limits(over).max);
+            return self.report(&format!(
+                "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
+                 Its memory group, or one above it ({over}), may use {max} MiB, and nothing of that can be \
+                 reclaimed. It needs a larger max"
+            ));
+        }
         let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };
         self.report(&format!(
             "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \

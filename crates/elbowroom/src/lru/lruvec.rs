@@ -10,7 +10,7 @@
 use super::list::Lists;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 
 /// In tests of the tests: a dead folio stays in its list.
@@ -71,23 +71,33 @@ pub(crate) enum Taken {
 
 type Folios = Lists<Arc<Folio>, { List::COUNT }>;
 
-/// The lists.
+/// The lists of the folios of one group and kind.
 pub(crate) struct Lruvec {
     lists: Mutex<Folios>,
+    /// What the folios of the other two lists count as, for reclaim, which asks without the lock.
+    idle_pages: AtomicUsize,
     /// What the folios of the active list count as, for threads that ask without the lock.
     active_pages: AtomicUsize,
+    /// Pages that were evicted from the lists so far: the clock of the shadows.
+    evicted_pages: AtomicU64,
 }
 
 impl Lruvec {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        Self { lists: locks.mutex(LockClass::Lru, Lists::default()), active_pages: AtomicUsize::new(0) }
+        Self {
+            lists: locks.mutex(LockClass::Lru, Lists::default()),
+            idle_pages: AtomicUsize::new(0),
+            active_pages: AtomicUsize::new(0),
+            evicted_pages: AtomicU64::new(0),
+        }
     }
 
     #[track_caller]
     fn change<R>(&self, change: impl FnOnce(&mut Folios) -> R) -> R {
         let mut lists = self.lists.lock();
         let result = change(&mut lists);
-        let active = lists.pages(List::Active as usize);
+        let Sizes { inactive, standby, active } = sizes(&lists);
+        self.idle_pages.store(inactive + standby, Ordering::Relaxed);
         // Written only if it changes: most changes are of the other lists, and many threads read it.
         if self.active_pages.load(Ordering::Relaxed) != active {
             self.active_pages.store(active, Ordering::Relaxed);
@@ -96,7 +106,7 @@ impl Lruvec {
     }
 
     /// Lists a folio that is in no list, unless it is dead.
-    #[track_caller]
+    #[cfg(test)]
     pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
         let pages = folio.pages() as u32;
         self.add_as(folio, list, pages);
@@ -166,11 +176,25 @@ impl Lruvec {
         self.active_pages.load(Ordering::Relaxed)
     }
 
-    /// Pages of folios that were not touched for some time.
-    #[track_caller]
+    /// The pages that the folios of the other lists count as: those that were not touched for some time.
+    /// Takes no lock.
     pub(crate) fn idle_pages(&self) -> usize {
-        let Sizes { inactive, standby, .. } = sizes(&self.lists.lock());
-        inactive + standby
+        self.idle_pages.load(Ordering::Relaxed)
+    }
+
+    /// The pages that all folios count as. Takes no lock.
+    pub(crate) fn listed_pages(&self) -> usize {
+        self.idle_pages() + self.active_pages()
+    }
+
+    /// Notes that a folio of so many pages was evicted; returns how many pages were, with it.
+    pub(super) fn note_evicted(&self, pages: u64) -> u64 {
+        self.evicted_pages.fetch_add(pages, Ordering::Relaxed) + pages
+    }
+
+    /// How many pages were evicted.
+    pub(super) fn evicted_pages(&self) -> u64 {
+        self.evicted_pages.load(Ordering::Relaxed)
     }
 
     /// How many folios are in the lists.
@@ -247,7 +271,10 @@ mod tests {
     fn world() -> (impl Fn(u64) -> Arc<Folio>, Lruvec) {
         let locks = LockStats::new();
         let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
-        (move |index| Arc::new(Folio::new(Owner::file(&object), object.group, index, 0)), Lruvec::new(&locks))
+        (
+            move |index| Arc::new(Folio::new(Owner::file(&object), object.group.get(), index, 0)),
+            Lruvec::new(&locks),
+        )
     }
 
     fn indexes(taken: Option<Taken>) -> Vec<u64> {

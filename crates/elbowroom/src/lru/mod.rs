@@ -1,4 +1,5 @@
-//! The lists of folios that reclaim chooses from, and what is known of those that it evicted.
+//! The lists of folios that reclaim chooses from, three for each group and kind, and what is known of the
+//! folios that reclaim evicted.
 //!
 //! ```text
 //!   new --> inactive --(taken out of its window)--> standby --(clean, untouched)--> free
@@ -13,7 +14,8 @@
 
 mod list;
 mod lruvec;
+mod lruvecs;
 mod shadow;
 
 pub(crate) use lruvec::{Batch, List, Lruvec, Next, Sizes, Taken};
-pub(crate) use shadow::Shadows;
+pub(crate) use lruvecs::{Lruvecs, Refault};

@@ -3,49 +3,62 @@
 //! Linux keeps shadow entries in the xarray (mm/workingset.c). Here they are a fixed table, one entry per
 //! frame, addressed by a hash: a later eviction with the same hash takes an earlier one's place, which loses
 //! the oldest knowledge first on average, and the memory is bounded.
+//!
+//! An entry has the group that paid for the folio, and when it was evicted, by the clock of the group's
+//! lists: it would not have been evicted if these had been longer, however much other groups evict.
 
+use crate::group::GroupId;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 /// With more frames than this the oldest evictions are forgotten sooner.
 const MOST_ENTRIES: usize = 1 << 20;
 
-pub(crate) struct Shadows {
+/// Bits of an entry that are the time. Times are differences modulo 2^32 pages (16 TiB).
+const TIME_BITS: u32 = 32;
+
+/// Bits above it that are the group. The others are from the hash.
+const GROUP_BITS: u32 = 10;
+
+/// The table of entries.
+pub(super) struct Shadows {
     entries: Vec<AtomicU64>,
-    evicted_pages: AtomicU64,
 }
 
 impl Shadows {
     /// Room for about `frames` evictions, at most a million (8 MiB).
-    pub(crate) fn new(frames: usize) -> Self {
+    pub(super) fn new(frames: usize) -> Self {
         let entries = (0..frames.next_power_of_two().min(MOST_ENTRIES)).map(|_| AtomicU64::new(0)).collect();
-        Self { entries, evicted_pages: AtomicU64::new(0) }
+        Self { entries }
     }
 
-    fn place(&self, object: u64, index: u64) -> (&AtomicU64, u64) {
+    fn place(&self, [object, index]: [u64; 2]) -> (&AtomicU64, u64) {
         let hash = (object.wrapping_mul(0xA24B_AED4_963E_E407) ^ index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hash = hash ^ hash >> 29;
-        (&self.entries[hash as usize & (self.entries.len() - 1)], hash >> 32 | 1)
+        let tag = hash >> (TIME_BITS + GROUP_BITS) | 1;
+        (&self.entries[hash as usize & (self.entries.len() - 1)], tag)
     }
 
-    /// Notes that the folio at `index`, of `pages` pages, was evicted.
-    pub(crate) fn evicted(&self, object: u64, index: u64, pages: u64) {
-        let now = self.evicted_pages.fetch_add(pages, Ordering::Relaxed) + pages;
-        let (entry, tag) = self.place(object, index);
-        entry.store(tag << 32 | now & 0xFFFF_FFFF, Ordering::Relaxed);
+    /// Notes that the folio at a place (an object and the number of a page) was evicted, for which the group
+    /// paid, at the time `now` of the group's clock.
+    pub(super) fn evicted(&self, place: [u64; 2], group: GroupId, now: u64) {
+        let (entry, tag) = self.place(place);
+        let of = tag << GROUP_BITS | group.index() as u64;
+        entry.store(of << TIME_BITS | u64::from(now as u32), Ordering::Relaxed);
     }
 
-    /// How many pages were evicted since the folio at `index` was, if that is still known; forgets it. Wraps
-    /// after 2^32 pages (16 TiB), as a difference.
-    pub(crate) fn refault(&self, object: u64, index: u64) -> Option<u64> {
-        let (entry, tag) = self.place(object, index);
+    /// The group that paid for the folio at a place when it was evicted, by its place in tables, and how long
+    /// ago that was by the group's `clock`, if that is still known; forgets it.
+    pub(super) fn refault(&self, place: [u64; 2], clock: impl FnOnce(usize) -> u64) -> Option<(usize, u64)> {
+        let (entry, tag) = self.place(place);
         let value = entry.load(Ordering::Relaxed);
-        if value >> 32 != tag
+        if value >> (TIME_BITS + GROUP_BITS) != tag
             || entry.compare_exchange(value, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return None;
         }
-        let now = self.evicted_pages.load(Ordering::Relaxed);
-        Some(u64::from((now as u32).wrapping_sub(value as u32)))
+        let group = (value >> TIME_BITS) as usize & ((1 << GROUP_BITS) - 1);
+        let distance = (clock(group) as u32).wrapping_sub(value as u32);
+        Some((group, u64::from(distance)))
     }
 }
 
@@ -54,14 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distances_are_pages_evicted_since() {
-        let shadows = Shadows::new(1024);
-        assert_eq!(shadows.refault(1, 7), None);
-        shadows.evicted(1, 7, 1);
-        shadows.evicted(1, 8, 128);
-        assert_eq!(shadows.refault(2, 7), None);
-        assert_eq!(shadows.refault(1, 7), Some(128));
-        assert_eq!(shadows.refault(1, 7), None, "told once");
-        assert_eq!(shadows.refault(1, 8), Some(0));
+    fn distances_are_pages_of_the_group_evicted_since() {
+        let (shadows, (group, other)) = (Shadows::new(1024), (GroupId::ROOT, GroupId::OTHER));
+        let refault = |place, now| shadows.refault(place, |_| now);
+        assert_eq!(refault([1, 7], 1), None);
+        shadows.evicted([1, 7], group, 1);
+        shadows.evicted([1, 8], group, 129);
+        shadows.evicted([1, 9], other, u64::from(u32::MAX));
+        assert_eq!(refault([2, 7], 129), None);
+        assert_eq!(refault([1, 7], 129), Some((group.index(), 128)));
+        assert_eq!(refault([1, 7], 129), None, "told once");
+        assert_eq!(refault([1, 8], 129), Some((group.index(), 0)));
+        assert_eq!(refault([1, 9], 1 << 32 | 5), Some((other.index(), 6)));
     }
 }

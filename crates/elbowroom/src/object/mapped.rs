@@ -1,6 +1,7 @@
 //! The mappings of an object: how many there are, and what happens when the last one is gone.
 
 use super::FileObject;
+use crate::group::GroupId;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
@@ -35,12 +36,14 @@ impl Since {
 pub struct Mapped(Arc<FileObject>);
 
 impl Mapped {
-    /// Counts a mapping of the object. [`FileObject::is_closed`] tells afterwards whether it was closed
-    /// before.
-    pub fn new(object: Arc<FileObject>) -> Self {
+    /// Counts a mapping of the object, for a group: the first one's pays for the object's pages from now on.
+    /// [`FileObject::is_closed`] tells afterwards whether it was closed before.
+    pub fn new(object: Arc<FileObject>, group: GroupId) -> Self {
         // Under the cache lock, as the closing is: one of the two sees the other.
         let cache = object.cache.lock();
-        object.mappings.fetch_add(1, Ordering::AcqRel);
+        if object.mappings.fetch_add(1, Ordering::AcqRel) == 0 {
+            object.group.set(group);
+        }
         drop(cache);
         Self(object)
     }
@@ -121,7 +124,7 @@ mod tests {
         let file = tempfile::NamedTempFile::new().unwrap();
         let table = ObjectTable::new(None, WhenUnmapped::Keep, &LockStats::new());
         let (object, _) = table.open(file.path(), false).unwrap();
-        let mapped = Mapped::new(object.clone());
+        let mapped = Mapped::new(object.clone(), GroupId::ROOT);
         assert!(object.unmapped_since().is_none());
         // Held over fstat. To take it twice in one thread is a deadlock.
         let _asking = object.seen.lock();

@@ -20,7 +20,7 @@ pub(crate) use table::Access;
 pub use table::{ObjectTable, WhenUnmapped};
 pub use writers::{WriteTicket, Writers};
 
-use crate::group::GroupId;
+use crate::group::GroupCell;
 use crate::page::{Flag, Folio};
 use elbowroom_index::{XArray, xarray::Mark};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
@@ -44,8 +44,8 @@ pub struct FileObject {
     pub(crate) id: FileId,
     /// A number that no other object of this manager has had.
     pub(crate) serial: u64,
-    /// The group that pays for its folios.
-    pub(crate) group: GroupId,
+    /// The group that pays for its new folios: that of the mapping that was the first.
+    pub(crate) group: GroupCell,
     /// Memory that has no file behind it.
     memory: bool,
     /// The open file; `None`: the object is memory, or the file was closed and not mapped since; its clean
@@ -162,7 +162,7 @@ impl FileObject {
         Self {
             id,
             serial,
-            group: GroupId::ROOT,
+            group: GroupCell::root(),
             memory: opened.is_none(),
             opened: RcuCell::new(opened),
             size: AtomicU64::new(stat.size),

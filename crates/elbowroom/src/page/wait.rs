@@ -4,7 +4,7 @@
 //! wake-up: a waiter is announced and queued under the bucket lock; the thread that unlocks sees the bit,
 //! and takes the bucket lock before it looks for waiters.
 
-use crate::group::{GroupId, Pause, Stall};
+use crate::group::{GroupId, OverLimit, Pause, Stall};
 use crate::page::{Flag, Folio, LockedFolio, Woken};
 use crate::stats::WaitCause;
 use elbowroom_machine::{Denial, FaultEvent};
@@ -29,7 +29,7 @@ pub struct Parked {
     held: bool,
     /// Whether it has waited for I/O.
     pub major: bool,
-    /// If it has waited for I/O, the group of the folio that it waited for first.
+    /// The group of its mapping or, if it has waited for I/O, of the folio that it waited for first.
     pub group: GroupId,
     /// A larger read around this page failed: read the page alone.
     pub alone: bool,
@@ -37,10 +37,10 @@ pub struct Parked {
     pub failed: bool,
     /// Since when the MMU could not do what the fault needs, because of a pinned page for example.
     pub blocked_since: Option<Instant>,
-    /// Lookups that met a mapping in change.
-    pub lookups: u32,
-    /// Looks that ended because something had changed meanwhile.
-    pub repeats: u32,
+    /// Looks that came to nothing.
+    pub looks: Looks,
+    /// What its group's limits have done to it.
+    pub limited: Limited,
     /// The thread that waits for the fault, if it waits in the manager and not in the MMU.
     pub waiter: Option<Arc<Waiter>>,
     /// What is noted of the wait that is under way.
@@ -58,6 +58,24 @@ pub struct WaitNotes {
     pub stall: Option<Stall>,
     /// For the trace: what it waits for, and since when.
     pub traced: Option<(WaitCause, u64)>,
+}
+
+/// How often looks at a fault came to nothing.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Looks {
+    /// Lookups that met a mapping in change.
+    pub missed: u32,
+    /// Looks that ended because something had changed meanwhile.
+    pub repeated: u32,
+}
+
+/// What limits of memory have done to a fault.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Limited {
+    /// Why it got no frames the last time that it asked.
+    pub short: Option<OverLimit>,
+    /// It has slept, or was found not to have to, for a group that is over its `high`.
+    pub paid_high: bool,
 }
 
 /// What a handler tells a thread about the fault that the thread has handed to it.
@@ -118,8 +136,8 @@ impl Parked {
             alone: false,
             failed: false,
             blocked_since: None,
-            lookups: 0,
-            repeats: 0,
+            looks: Looks::default(),
+            limited: Limited::default(),
             waiter: None,
             wait: WaitNotes::default(),
             track: event.thread,

@@ -5,11 +5,11 @@
 //! any space has the slot's number, and stay there until the last space has taken the number out.
 
 use super::Reclaim;
-use super::policy::{Kind, Policy};
+use super::policy::Policy;
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
-use crate::group::{Frames, GroupId};
-use crate::lru::List;
+use crate::group::{Frames, GroupEvent, GroupId, Kind};
+use crate::lru::{List, Lruvec};
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
@@ -46,7 +46,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn list_own(&self, folio: Arc<Folio>) {
         if self.swap.is_on() {
             let list = if folio.state.test(Flag::Active) { List::Active } else { List::Inactive };
-            self.lru.add(folio, list);
+            self.lists.add(folio, list);
         }
     }
 
@@ -73,7 +73,7 @@ impl<P: Platform> Reclaim<P> {
     /// Takes a dead folio of anonymous memory out of its list.
     pub(crate) fn unlist_own(&self, folio: &Folio) {
         if self.swap.is_on() {
-            self.lru.remove(folio);
+            self.lists.remove(folio);
         }
     }
 
@@ -129,7 +129,7 @@ impl<P: Platform> Reclaim<P> {
         let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
         for mut folio in self.split_into(&mm, first, 0, thin) {
             if folio.body_mut().extent().is_home() {
-                self.lru.add(folio.into_folio(), List::Standby);
+                self.lists.add(folio.into_folio(), List::Standby);
             } else {
                 self.list_own(folio.into_folio());
             }
@@ -139,7 +139,7 @@ impl<P: Platform> Reclaim<P> {
     /// Notes that a locked folio has been replaced by the smaller ones into which it was split.
     fn note_split(&self, large: &LockedFolio<'_>) {
         large.state.set(Flag::Dead);
-        self.groups.of(large.group).remove_folio();
+        self.groups.folios.remove();
         self.unlist_own(large);
         if large.order == HUGE_ORDER {
             self.counters.add(Event::HugeSplits, 1);
@@ -249,7 +249,7 @@ impl<P: Platform> Reclaim<P> {
         let split = mm.anon.split_out(first, large.arc(), parts);
         assert!(split, "what is at a page changes only under its folio's lock");
         large.state.set(Flag::Dead);
-        self.groups.of(large.group).remove_folio();
+        self.groups.folios.remove();
         self.counters.add(Event::SwapOuts, slots.len() as u64);
         self.counters.add(Event::ZerosDropped, dropped as u64);
         for (small, why) in stay {
@@ -302,8 +302,7 @@ impl<P: Platform> Reclaim<P> {
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
         }
-        let group = own.group();
-        let (mut own, mut frames, mut wanted) = (Some(own), Vec::new(), 0);
+        let (mut own, mut lent, mut frames, mut wanted) = (Some(own), None, Vec::new(), 0);
         let kept = loop {
             while frames.len() < wanted
                 && let Some(frame) = self.pool_frame()
@@ -315,25 +314,27 @@ impl<P: Platform> Reclaim<P> {
             if gives && frames.len() + 1 < wanted {
                 break Err(Stays::NoRoom);
             }
-            frames.extend(
-                own.take_if(|_| gives)
-                    .map(|own| self.groups.recharge(own, GroupId::ROOT))
-                    .inspect(|own| self.swap.adopt(own)),
-            );
+            if let Some(own) = own.take_if(|_| gives) {
+                // The group's charge stays until it is known that the pool needs the frame.
+                let (extent, charge) = own.lend();
+                lent = Some(charge);
+                frames.extend(Some(self.groups.lend_to_root(extent)).inspect(|own| self.swap.adopt(own)));
+            }
             let short = match self.swap.keep(&placement, home, sum, spaces, &mut frames) {
                 Ok(slot) => break Ok(slot),
                 Err(short) => short,
             };
             let had = frames.len();
-            if gives {
-                let back = frames.pop().inspect(|own| self.swap.disown(own));
-                own = back.map(|own| self.groups.recharge(own, group));
+            if let Some(charge) = lent.take() {
+                let back = frames.pop().inspect(|own| self.swap.disown(own)).expect("the pool took none");
+                own = Some(self.groups.take_from_root(back, charge));
             }
             match short {
                 Short::Frames(missing) => wanted = had + missing,
                 Short::Slots => break Err(Stays::NoRoom),
             }
         };
+        lent.into_iter().for_each(|charge| self.groups.uncharge(charge));
         self.swap.put_back(frames).into_iter().for_each(|frame| self.free(frame));
         if self.swap.pool_is_over(self.is_plenty()) {
             self.to_write.bell.ring();
@@ -379,17 +380,17 @@ impl<P: Platform> Reclaim<P> {
         if let Some(frame) = self.swap.take_frame() {
             return Some(frame);
         }
-        if let Some(run) = self.alloc(GroupId::ROOT, RUN_ORDER) {
+        if let Ok(run) = self.alloc(GroupId::ROOT, RUN_ORDER) {
             self.swap.add_frames(run.split(0));
             return self.swap.take_frame();
         }
-        self.alloc(GroupId::ROOT, 0).inspect(|frame| self.swap.adopt(frame))
+        self.alloc(GroupId::ROOT, 0).ok().inspect(|frame| self.swap.adopt(frame))
     }
 
     /// Gives frames of one page each to the pool, if it has few, or else frees them.
     fn give_frames(&self, frames: Vec<Frames>) {
         if self.swap.has_few() {
-            let frames = frames.into_iter().map(|frame| self.groups.recharge(frame, GroupId::ROOT));
+            let frames = frames.into_iter().map(|frame| self.groups.charge_to_root(frame));
             self.swap.add_frames(frames.collect());
         } else {
             frames.into_iter().for_each(|frame| self.free(frame));
@@ -408,7 +409,7 @@ impl<P: Platform> Reclaim<P> {
             assert!(out, "what is at a page changes only under its folio's lock");
         }
         folio.state.set(Flag::Dead);
-        self.groups.of(folio.group).remove_folio();
+        self.groups.folios.remove();
         self.counters.add(Event::SwapOuts, slots.len() as u64);
     }
 
@@ -439,12 +440,17 @@ impl<P: Platform> Reclaim<P> {
     ) {
         self.counters.add(Event::SwapIns, slots.len() as u64);
         if let Some(distance) = came[0].distance {
+            let refaults = GroupEvent::Refaults(Kind::Anonymous);
+            self.groups.count(folio.group, refaults, slots.len() as u64);
             // Pages that were put out by advice while memory is plenty say nothing about where frames are
             // needed.
             if !self.is_plenty() {
                 self.swap.note_in(Back { distance, pages: slots.len() as u64, from_pool });
             }
-            let (active, room) = (self.lru.active_pages(), self.listable_frames());
+            // The distance counts pages of all groups that went out, so it is compared with those of all.
+            let lists = self.groups.ids().map(|group| self.lists.at(group, Kind::Anonymous));
+            let active = lists.map(Lruvec::active_pages).sum();
+            let room = self.listable_frames();
             if self.policy.activates(Kind::Anonymous, distance, active, room) {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);

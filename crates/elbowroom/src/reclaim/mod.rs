@@ -5,20 +5,24 @@
 //! here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
 
 mod anon;
+mod high;
 mod policy;
+mod scan;
 mod supply;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod zeros;
 
 pub(crate) use self::anon::Out;
+pub(crate) use self::high::see_to_high;
 
-use self::policy::{Chance, Kind, Policy, TwoLists};
+use self::policy::{Chance, Policy, TwoLists};
+use self::scan::Scan;
 use self::supply::SupplyBell;
-use crate::config::{FAILED_DIRTY_KEEP, RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR, RUN_ORDER, WRITES_AHEAD};
+use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
-use crate::group::Frames;
-use crate::lru::{Batch, List, Lruvec, Shadows, Taken};
+use crate::group::{Frames, GroupEvent, GroupId, Kind};
+use crate::lru::{List, Lruvec, Lruvecs, Refault};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
 use crate::platform::Platform;
@@ -54,8 +58,7 @@ enum Met<'a> {
 /// The lists of folios, and what frees their frames.
 pub(crate) struct Reclaim<P: Platform> {
     core: Core<P>,
-    lru: Lruvec,
-    shadows: Shadows,
+    lists: Lruvecs,
     policy: TwoLists,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Runs,
@@ -85,7 +88,7 @@ impl<P: Platform> Drop for Reclaim<P> {
         let nobody = Ready::default();
         let mut leaked = false;
         // The lists may have folios of objects that the table has given up.
-        let queued = self.lru.take_all();
+        let queued: Vec<_> = self.lists.all().flat_map(Lruvec::take_all).collect();
         debug_assert!(thread::panicking() || queued.iter().all(|folio| !folio.state.test(Flag::Dead)));
         for folio in cached.chain(own).chain(queued) {
             // No thread is left that could have locked it.
@@ -117,8 +120,7 @@ impl<P: Platform> Reclaim<P> {
             core.mmu.allow_frames(KEPT);
         }
         Self {
-            lru: Lruvec::new(&core.locks),
-            shadows: Shadows::new(core.mmu.frames()),
+            lists: Lruvecs::new(core.mmu.frames(), &core.locks),
             policy: TwoLists::new(&core.config.ablation),
             runs: Runs::new(core.mmu.frames(), &core.locks),
             supply: SupplyBell::new(core.config.member.as_ref(), &core.locks),
@@ -138,49 +140,20 @@ impl<P: Platform> Reclaim<P> {
         self.mmu.has_free(PLENTY) || run() * PLENTY >= self.mmu.frames()
     }
 
-    /// Frees about `want` pages; returns how many. Faults that waited for a folio it unlocked go to `woken`.
-    pub(crate) fn shrink(&self, want: usize, woken: &dyn Woken) -> usize {
-        let shrink = || self.shrink_lists(want, woken);
+    /// Frees about `want` pages of a group and those below it; returns how many. Faults that waited for a
+    /// folio it unlocked go to `woken`.
+    pub(crate) fn shrink(&self, target: GroupId, want: usize, woken: &dyn Woken) -> usize {
+        let shrink = || Scan::new(self, target, woken).shrink(want);
         let freed = self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], shrink);
         // Not all of them: the thread that waits for frames is to get some.
         self.pay_frames(freed / 2);
         freed
     }
 
-    fn shrink_lists(&self, want: usize, woken: &dyn Woken) -> usize {
-        let freed = self.shrink_inactive(want, woken);
-        let batch = want.max(self.tuning().reclaim_batch_pages);
-        if freed == 0 && !self.is_writing_enough() && self.lru.deactivate(batch) {
-            return self.shrink_inactive(want, woken);
-        }
-        freed
-    }
-
-    fn shrink_inactive(&self, want: usize, woken: &dyn Woken) -> usize {
-        let mut freed = 0;
-        let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let batch =
-            Batch { pages: want.max(self.tuning().reclaim_batch_pages), folios: RECLAIM_BATCH_FOLIOS };
-        // Whether the inactive list has only what cannot be taken now.
-        let mut barren = false;
-        while freed < want && looks > 0 && !self.is_writing_enough() {
-            let room = self.listable_frames();
-            let next = |sizes| self.policy.next(sizes, room, barren);
-            match self.lru.take(self.policy.active_share(room), batch, next) {
-                Some(Taken::Standby(folio)) => {
-                    looks -= 1;
-                    freed += self.visit_standby(folio, woken);
-                }
-                Some(Taken::Inactive(folios)) => {
-                    looks = looks.saturating_sub(folios.len());
-                    let (aged, evicted) = self.age(folios, woken);
-                    freed += evicted;
-                    barren = aged == 0 && evicted == 0;
-                }
-                None => break,
-            }
-        }
-        freed
+    /// Whether so much waits for the flusher that the swap file seems to be the bottleneck: pages are
+    /// compressed then before they are written.
+    fn file_is_behind(&self) -> bool {
+        self.to_write.own() * BEHIND >= self.writes_ahead()
     }
 
     /// Whether the flusher has as much anonymous memory to write as is on standby. To go on meanwhile would
@@ -190,22 +163,16 @@ impl<P: Platform> Reclaim<P> {
         self.to_write.own() >= self.writes_ahead()
     }
 
-    /// Whether so much waits for the flusher that the swap file seems to be the bottleneck: pages are
-    /// compressed then before they are written.
-    fn file_is_behind(&self) -> bool {
-        self.to_write.own() * BEHIND >= self.writes_ahead()
-    }
-
-    fn writes_ahead(&self) -> usize {
-        let standby = self.policy.standby_share(self.listable_frames());
-        standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
-    }
-
     /// Frames that may be in the lists: not those of the pool. If the shares were of all frames, the active
     /// list could keep all that the pool leaves: what comes in would go out at once for what comes in next,
     /// and a thread that needs two pages at a time would never have both.
     fn listable_frames(&self) -> usize {
         self.mmu.populated_frames().saturating_sub(self.swap.frames())
+    }
+
+    fn writes_ahead(&self) -> usize {
+        let standby = self.policy.standby_share(self.listable_frames());
+        standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
     }
 
     /// Locks a folio that reclaim may touch.
@@ -237,8 +204,8 @@ impl<P: Platform> Reclaim<P> {
     fn put_back(&self, folio: Arc<Folio>, fate: Fate) {
         match fate {
             Fate::Gone => {}
-            Fate::Inactive => self.lru.add(folio, List::Inactive),
-            Fate::Active => self.lru.add(folio, List::Active),
+            Fate::Inactive => self.lists.add(folio, List::Inactive),
+            Fate::Active => self.lists.add(folio, List::Active),
         }
     }
 
@@ -335,7 +302,7 @@ impl<P: Platform> Reclaim<P> {
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
-            self.lru.add_as(folio, List::Standby, counts_as);
+            self.lists.add_as(folio, List::Standby, counts_as);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);
         }
@@ -417,7 +384,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn discard_lost(&self, folio: &mut LockedFolio<'_>) -> bool {
         let gone = self.evict_lost(folio);
         if gone {
-            self.lru.remove(folio);
+            self.lists.remove(folio);
         }
         gone
     }
@@ -425,12 +392,12 @@ impl<P: Platform> Reclaim<P> {
     /// [`Reclaim::evict`] for a folio that is still in a list.
     pub(crate) fn discard(&self, folio: &mut LockedFolio<'_>) {
         self.evict(folio);
-        self.lru.remove(folio);
+        self.lists.remove(folio);
     }
 
     /// Pages of folios that were not touched for some time.
     pub(crate) fn idle_pages(&self) -> usize {
-        self.lru.idle_pages()
+        self.lists.all().map(Lruvec::idle_pages).sum()
     }
 
     /// Takes an unmapped folio out of its cache and frees its frames; returns how many.
@@ -456,24 +423,26 @@ impl<P: Platform> Reclaim<P> {
 
     fn note_evicted(&self, object: Option<&FileObject>, folio: &Folio) {
         if let Some(object) = object {
-            self.shadows.evicted(object.serial, folio.index, folio.pages());
+            self.lists.note_evicted(object.serial, folio);
         }
         self.counters.add(Event::EvictedPages, folio.pages());
-        self.groups.of(folio.group).remove_folio();
+        self.groups.folios.remove();
     }
 
     /// Lists a folio whose bytes have just been read.
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
-        let activate = self.shadows.refault(object.serial, folio.index).is_some_and(|distance| {
+        let refault = self.lists.refault(object.serial, &folio);
+        let activate = refault.is_some_and(|Refault { lists, distance }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            let (active, room) = (self.lru.active_pages(), self.listable_frames());
+            self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
+            let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             self.policy.activates(Kind::File, distance, active, room)
         });
         if activate {
             folio.state.set(Flag::Active);
             folio.state.set(Flag::Workingset);
         }
-        self.lru.add(folio, if activate { List::Active } else { List::Inactive });
+        self.lists.add(folio, if activate { List::Active } else { List::Inactive });
     }
 }
 

@@ -10,7 +10,7 @@ use crate::config::{
     DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE, PAY_AT, PIECES_SHARE,
     RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
 };
-use crate::group::{Frames, GroupId};
+use crate::group::{Frames, GroupEvent, GroupId, OverLimit};
 use crate::page::{Ready, Woken};
 use crate::pause::Bell;
 use crate::platform::Platform;
@@ -60,34 +60,42 @@ impl SupplyBell {
 }
 
 impl<P: Platform> Reclaim<P> {
-    /// A run of 2^`order` frames for a group or, if memory is short or in pieces, a smaller one; `None` if
-    /// nothing can be freed now.
-    pub(crate) fn frames(&self, group: GroupId, order: u8, woken: &dyn Woken) -> Option<Frames> {
+    /// A run of 2^`order` frames for a group or, if memory is short or in pieces, a smaller one.
+    ///
+    /// # Errors
+    /// Nothing can be freed now: in the arena, or in the group whose limit is reached.
+    pub(crate) fn frames(&self, group: GroupId, order: u8, woken: &dyn Woken) -> Result<Frames, OverLimit> {
         let wanted: usize = 1 << order;
+        let want = wanted.max(self.tuning().reclaim_batch_pages);
         let rounds = if (1..=RUN_ORDER).contains(&order) { RUN_ROUNDS } else { RECLAIM_ROUNDS };
         for _ in 0..rounds {
             let extent = self.alloc(group, order);
             self.see_to_supply(order);
-            if extent.is_some() {
-                return extent;
-            }
-            // What fits in the budget stays in memory, although growing may take as long as reading it again.
-            if self.grow_arena() {
-                continue;
-            }
-            if order > 0 && !self.is_short_of_pieces() {
-                break;
-            }
-            // What is free may be in pieces. Evicting folios of that size frees runs of that size, so go on
-            // for a while.
-            if self.shrink(wanted.max(self.tuning().reclaim_batch_pages), woken) == 0 {
+            let from = match extent {
+                Ok(_) => return extent,
+                Err(OverLimit::Group(over)) => {
+                    self.groups.count(over, GroupEvent::Max, 1);
+                    over
+                }
+                // What fits in the budget stays in memory, although growing may take as long as reading it
+                // again.
+                Err(OverLimit::Arena) if self.grow_arena() => continue,
+                Err(OverLimit::Arena) if order > 0 && !self.is_short_of_pieces() => break,
+                // What is free may be in pieces. Evicting folios of that size frees runs of that size, so go
+                // on for a while.
+                Err(OverLimit::Arena) => GroupId::ROOT,
+            };
+            if self.shrink(from, want, woken) == 0 {
                 break;
             }
         }
         loop {
-            let smaller = (0..=order).rev().find_map(|smaller| self.alloc(group, smaller));
+            let mut smaller = self.alloc(group, order);
+            for order in (0..order).rev() {
+                smaller = smaller.or_else(|_| self.alloc(group, order));
+            }
             // Others may have taken what the arena had grown by.
-            if smaller.is_some() || !self.grow_arena() {
+            if !matches!(smaller, Err(OverLimit::Arena)) || !self.grow_arena() {
                 return smaller;
             }
         }
@@ -105,7 +113,7 @@ impl<P: Platform> Reclaim<P> {
     pub(crate) fn frames_at_hand(&self, group: GroupId, order: u8) -> Option<Frames> {
         let extent = self.alloc(group, order);
         self.see_to_supply(order);
-        extent
+        extent.ok()
     }
 
     /// A run of 2^`order` frames for a group, if that can be had without freeing any. The arena may grow
@@ -114,13 +122,13 @@ impl<P: Platform> Reclaim<P> {
         let mut extent = self.alloc(group, order);
         for _ in 0..RECLAIM_ROUNDS {
             // More than once, since others may take what it has grown by.
-            if extent.is_some() || !self.grow_arena() {
+            if !matches!(extent, Err(OverLimit::Arena)) || !self.grow_arena() {
                 break;
             }
             extent = self.alloc(group, order);
         }
         self.see_to_supply(order);
-        extent
+        extent.ok()
     }
 
     /// Wakes the thread that keeps frames at hand, if there is something for it to do. That thread is woken
@@ -231,7 +239,7 @@ impl<P: Platform> Reclaim<P> {
                 break;
             }
             let ready = Ready::default();
-            let freed = self.shrink(left.clamp(FREE_AHEAD_PAGES, BLOCK), &ready);
+            let freed = self.shrink(GroupId::ROOT, left.clamp(FREE_AHEAD_PAGES, BLOCK), &ready);
             self.dispatch(ready.take());
             if freed == 0 {
                 // What is being written can be freed later.
@@ -263,7 +271,7 @@ impl<P: Platform> Reclaim<P> {
                 self.pay_frames(self.mmu.frames_at_hand() / 2);
                 if self.owed_frames() > 0 {
                     let ready = Ready::default();
-                    self.shrink(FREE_AHEAD_PAGES, &ready);
+                    self.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
                     self.dispatch(ready.take());
                 }
                 chores();
@@ -292,7 +300,7 @@ impl<P: Platform> Reclaim<P> {
             }
             // Handed over at the end of a batch, so that a handler is kicked once.
             let ready = Ready::default();
-            let freed = self.shrink(FREE_AHEAD_PAGES, &ready);
+            let freed = self.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
             self.dispatch(ready.take());
             // A thread that has just been woken does little before it waits again, and should not wait for
             // this one.

@@ -186,6 +186,7 @@ mod tests {
             populate: false,
             locked: false,
             no_reserve: false,
+            group: None,
         };
         let addr = parent.map(request).unwrap();
         parent.cpu().write_u64(addr, 1).unwrap();

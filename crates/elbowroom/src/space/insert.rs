@@ -88,9 +88,9 @@ impl Space<Soft> {
         let mut pauses = 0;
         let mut extent = loop {
             match core.frames(self.mm.group, 0, core.handlers()) {
-                Some(extent) => break extent,
-                None if core.to_write.own() == 0 || pauses == RECEIVE_PAUSES => return Err(Errno::NOMEM),
-                None => pause(Cause::Frames, DELAY),
+                Ok(extent) => break extent,
+                Err(_) if core.to_write.own() == 0 || pauses == RECEIVE_PAUSES => return Err(Errno::NOMEM),
+                Err(_) => pause(Cause::Frames, DELAY),
             }
             pauses += 1;
         };

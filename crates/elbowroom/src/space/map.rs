@@ -4,6 +4,7 @@ use super::Spaces;
 use super::change::{AfterChange, BeginOptions, Change, Pages};
 use super::{Space, TASK_SIZE, page_align};
 use crate::core::Job;
+use crate::group::GroupId;
 use crate::object::{FileObject, Mapped};
 use crate::platform::Platform;
 use crate::trace::Verb;
@@ -49,6 +50,9 @@ pub struct MapRequest {
     pub locked: bool,
     /// MAP_NORESERVE: passed to the kernel if the mapping goes back to it.
     pub no_reserve: bool,
+    /// The group that pays for its anonymous memory and, if no other mapping maps the file, for the file's
+    /// pages that come in from now on. `None`: that of the space.
+    pub group: Option<GroupId>,
 }
 
 #[cfg(test)]
@@ -66,6 +70,7 @@ impl MapRequest {
             populate: false,
             locked: false,
             no_reserve: false,
+            group: None,
         }
     }
 }
@@ -130,10 +135,11 @@ impl<P: Platform> Space<P> {
         if private && request.prot.contains(Prot::WRITE) && !self.core.config.private_writes {
             return Err(Errno::OPNOTSUPP);
         }
+        let group = request.group.unwrap_or(self.mm.group);
         let object = match (&request.object, request.sharing) {
-            (Some(object), _) => Some(Mapped::new(object.clone())),
+            (Some(object), _) => Some(Mapped::new(object.clone(), group)),
             (None, Sharing::Private) => None,
-            (None, Sharing::Shared) => Some(Mapped::new(self.core.objects.memory(len as u64))),
+            (None, Sharing::Shared) => Some(Mapped::new(self.core.objects.memory(len as u64), group)),
         };
         if let Some(object) = &object
             && private
@@ -151,6 +157,7 @@ impl<P: Platform> Space<P> {
             sharing: request.sharing,
             pattern: Pattern::Detect,
             flags,
+            group,
         };
         let range = match place {
             Place::Fixed(addr) => {

@@ -113,6 +113,7 @@ mod tests {
                 populate: false,
                 locked: false,
                 no_reserve: false,
+                group: None,
             };
             let at = space.map(request).unwrap();
             space.protect(at, 8 * PAGE_SIZE, Prot::READ.union(Prot::WRITE)).unwrap();

@@ -40,6 +40,7 @@ fn request(place: Place, object: Option<Arc<FileObject>>, sharing: Sharing, page
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     }
 }
 

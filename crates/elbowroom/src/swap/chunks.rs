@@ -150,7 +150,7 @@ mod tests {
         assert_eq!((rest.len(), chunks.take().is_none()), (RUN, true));
         lonely.into_iter().chain(whole).chain(rest).for_each(|frame| groups.free(&mmu, frame));
         assert_eq!(groups.with_charges(), None);
-        let huge = groups.alloc(&mmu, GroupId::ROOT, 9);
+        let huge = groups.alloc(&mmu, GroupId::ROOT, 9).ok();
         groups.free(&mmu, huge.expect("all is whole again"));
     }
 }

@@ -174,6 +174,7 @@ impl Display for Name<'_> {
             Happened::Wait(WaitCause::Writer) => "wait for a change of the layout",
             Happened::Wait(WaitCause::Pin) => "wait for a pinned page",
             Happened::Wait(WaitCause::Handler) => "wait for a handler",
+            Happened::Wait(WaitCause::High) => "wait for less memory in use",
             Happened::Wait(WaitCause::Turn) => "wait for others",
             Happened::Serve => "serve",
             Happened::Read => "read",

@@ -12,6 +12,7 @@ mod plan;
 pub(crate) use mm::{Enter, Layout, LayoutShared, LayoutState, Mm, VmaGuard};
 pub(crate) use plan::carve;
 
+use crate::group::GroupId;
 use crate::object::{Kept, Mapped, MappedRange, Standing};
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_store::Origin;
@@ -88,12 +89,14 @@ pub(crate) struct VmaSpec {
     pub(crate) sharing: Sharing,
     pub(crate) pattern: Pattern,
     pub(crate) flags: VmaFlags,
+    /// The group that pays for its anonymous memory.
+    pub(crate) group: GroupId,
 }
 
 impl VmaSpec {
     /// The part of the spec that decides whether neighbours may be merged.
     pub(crate) fn kind(&self) -> plan::Kind {
-        let VmaSpec { object, origin, prot, may_write, sharing, pattern, flags } = self;
+        let VmaSpec { object, origin, prot, may_write, sharing, pattern, flags, group } = self;
         let object = object.as_ref().map(|object| object.serial);
         plan::Kind {
             object,
@@ -103,6 +106,7 @@ impl VmaSpec {
             sharing: *sharing,
             pattern: *pattern,
             flags: *flags,
+            group: *group,
         }
     }
 

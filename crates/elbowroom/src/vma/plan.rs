@@ -2,6 +2,7 @@
 //! neighbours, and what they leave free. Plain data in, a plan out.
 
 use super::{Pattern, Prot, Sharing, VmaFlags};
+use crate::group::GroupId;
 use elbowroom_machine::PAGE_SHIFT;
 use std::ops::Range;
 
@@ -45,6 +46,8 @@ pub(crate) struct Kind {
     pub(crate) sharing: Sharing,
     pub(crate) pattern: Pattern,
     pub(crate) flags: VmaFlags,
+    /// The group that pays for its anonymous memory.
+    pub(crate) group: GroupId,
 }
 
 /// A mapping, as far as merging it with another goes.

@@ -109,8 +109,8 @@ impl<P: Platform> Writeback<P> {
             let staging = self
                 .swap
                 .take_staging()
-                .or_else(|| self.alloc(GroupId::ROOT, STAGING_ORDER))
-                .or_else(|| self.alloc(GroupId::ROOT, 0));
+                .or_else(|| self.alloc(GroupId::ROOT, STAGING_ORDER).ok())
+                .or_else(|| self.alloc(GroupId::ROOT, 0).ok());
             let Some(mut staging) = staging else { return PoolWritten::NotNow };
             let written = self.write_oldest(&mut staging);
             self.swap.give_staging(staging);

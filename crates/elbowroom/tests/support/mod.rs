@@ -201,6 +201,7 @@ pub fn request(object: Option<&Arc<FileObject>>, pages: usize, sharing: Sharing)
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     }
 }
 

@@ -218,6 +218,7 @@ fn map_file(manager: &Manager<Soft>, space: &Space<Soft>, dir: &TempDir) -> Resu
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     })?;
     // Single pages are read then, and so each touch is a fault: a fault maps all pages that were read
     // together.

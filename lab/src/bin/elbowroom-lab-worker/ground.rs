@@ -155,6 +155,7 @@ impl SoftGround {
             populate: false,
             locked: false,
             no_reserve: false,
+            group: None,
         })?;
         Ok(Memory::Soft { ground: self, addr, len })
     }

@@ -36,6 +36,7 @@ fn request(addr: usize, file: &Arc<FileObject>) -> MapRequest {
         populate: false,
         locked: false,
         no_reserve: false,
+        group: None,
     }
 }
 

@@ -41,7 +41,7 @@ fn can_happen(state: State, on: On) -> bool {
             On::Over | On::Aside => true,
             // Only where a page is pinned may the thread be woken to try again.
             On::Done => cause == WaitCause::Pin,
-            On::Denied => cause != WaitCause::Turn,
+            On::Denied => !matches!(cause, WaitCause::Turn | WaitCause::High),
             On::Stopped => {
                 matches!(cause, WaitCause::Frame | WaitCause::Tables | WaitCause::Writer | WaitCause::Handler)
             }
@@ -127,6 +127,7 @@ fn key(event: Event) -> &'static str {
         Event::WaitsForPins => "waits_for_pins",
         Event::HandOvers => "hand_overs",
         Event::Turns => "turns",
+        Event::HighWaits => "high_waits of the group",
         Event::FaultsMinor => "pgfault",
         Event::FaultsMajor => "pgmajfault",
         Event::FaultsDenied => "faults_denied",

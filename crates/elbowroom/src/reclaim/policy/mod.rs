@@ -6,20 +6,14 @@
 //! `workingset_refault`.
 
 mod chances;
+mod pick;
 mod two_lists;
 
+pub(crate) use pick::pick;
 pub(crate) use two_lists::TwoLists;
 
+use crate::group::Kind;
 use crate::lru::{Next, Sizes};
-
-/// What pages belong to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Kind {
-    /// Spaces.
-    Anonymous,
-    /// Files, or memory that mappings share.
-    File,
-}
 
 /// What becomes of a single clean page that is the next of the inactive list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,7 +1,8 @@
 //! The policies on caches of a few hundred pages, driven as reclaim drives them.
 
-use super::{Chance, Kind, Policy, TwoLists};
+use super::{Chance, Policy, TwoLists};
 use crate::ablation::Ablation;
+use crate::group::Kind;
 use crate::lru::{List, Next, Sizes};
 use std::collections::{HashMap, VecDeque};
 

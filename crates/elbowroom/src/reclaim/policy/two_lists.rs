@@ -3,9 +3,10 @@
 //! read, as bimodal insertion does (Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
 
 use super::chances::Chances;
-use super::{Chance, Kind, Policy};
+use super::{Chance, Policy};
 use crate::ablation::Ablation;
 use crate::config::CHANCE_SAMPLE_ONE_IN;
+use crate::group::Kind;
 use crate::lru::{Next, Sizes};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 

@@ -41,7 +41,7 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
         panic!("an empty pool has no frames")
     };
     assert_eq!(swap.used(), 0);
-    swap.add_frames((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0)).collect());
+    swap.add_frames((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0).ok()).collect());
     frames.extend((0..missing).filter_map(|_| swap.take_frame()));
     let first = swap.keep(&placement, None, checksum(&text), 2, &mut frames).unwrap();
     let zeros = [0; PAGE_SIZE];
@@ -158,7 +158,9 @@ fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Opt
         match swap.keep(&placement, home, checksum(page), 1, &mut frames) {
             Ok(number) => return number,
             Err(Short::Frames(missing)) => {
-                swap.add_frames((0..missing).filter_map(|_| groups.alloc(mmu, GroupId::ROOT, 0)).collect());
+                swap.add_frames(
+                    (0..missing).filter_map(|_| groups.alloc(mmu, GroupId::ROOT, 0).ok()).collect(),
+                );
                 frames.extend((0..missing).filter_map(|_| swap.take_frame()));
             }
             Err(Short::Slots) => panic!("there are slots"),

@@ -6,6 +6,7 @@
 //! and end.
 
 use super::*;
+use crate::group::GroupId;
 
 const PAGE: usize = 1 << PAGE_SHIFT;
 
@@ -32,12 +33,13 @@ fn kind(letter: u8, mark: u8) -> Kind {
             b'w' => VmaFlags::WIPE_ON_FORK,
             _ => VmaFlags::empty(),
         },
+        group: if mark == b'g' { GroupId::OTHER } else { GroupId::ROOT },
     }
 }
 
-/// Every mark: nothing, rights, the right to get rights, sharing, pattern, each flag, and another description
-/// of the file.
-const MARKS: [u8; 10] = *b" rnsqlodwf";
+/// Every mark: nothing, rights, the right to get rights, sharing, pattern, each flag, another description of
+/// the file, and another group.
+const MARKS: [u8; 11] = *b" rnsqlodwfg";
 
 /// The letter and the mark of a kind.
 fn name_of(kind: &Kind) -> (char, char) {

@@ -1,0 +1,225 @@
+//! Charging: how much groups use, and whether they may use more. Linux: `page_counter_try_charge`, and the
+//! stocks of `try_charge`.
+//!
+//! Two counts are apart. What is *charged* to a group alone is counted by threads in rows of their own; a
+//! reader adds them up. What a group *uses*, with all groups below it, is one number, against which limits
+//! are checked; the root has none, since its limit is the arena. A thread takes [`STOCK`] pages of use at a
+//! time, and charges from that stock of its own then. What is in stocks counts as used: so a group never
+//! uses more than its limit, and a charge that finds the limit reached takes the stocks of all threads back
+//! first.
+//!
+//! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may take it.
+
+use super::tree::{Place, State};
+use super::{GroupId, Groups};
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use elbowroom_sync::{Counters, Mutant};
+
+/// In tests of the tests: a page from a stock is counted as used once more.
+const MUTANT_CHARGE_TWICE: Mutant = Mutant::new("charge_twice");
+
+/// Pages of use that a thread takes at a time. Linux: `MEMCG_CHARGE_BATCH`.
+const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
+
+/// How much a group uses.
+#[derive(Default)]
+pub(super) struct Usage {
+    /// Pages that are charged to the group alone.
+    charged: Counters<1>,
+    /// Pages that are charged to it and to the groups below it, with stocks; of the root nothing.
+    pages: AtomicU64,
+}
+
+impl Usage {
+    /// Pages that are charged to the group alone. Exact if no other thread allocates.
+    pub(super) fn charged_pages(&self) -> u64 {
+        self.charged.get(0)
+    }
+
+    /// Pages that the group uses, with the groups below it and with stocks.
+    pub(super) fn pages(&self) -> u64 {
+        self.pages.load(Ordering::SeqCst)
+    }
+
+    /// Uses `pages` more, if that is no more than `most`.
+    fn take(&self, pages: u64, most: u64) -> bool {
+        let more = |used: u64| used.checked_add(pages).filter(|used| *used <= most);
+        self.pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+    }
+
+    fn give(&self, pages: u64) {
+        let before = self.pages.fetch_sub(pages, Ordering::SeqCst);
+        debug_assert!(before >= pages, "{pages} pages are given back of {before} that are used");
+    }
+
+    fn count(&self, pages: u64) {
+        self.charged.add(0, pages);
+    }
+
+    fn discount(&self, pages: u64) {
+        self.charged.add(0, pages.wrapping_neg());
+    }
+}
+
+/// What a thread has taken of a group's use, and not charged yet.
+#[derive(Default)]
+pub(super) struct Stock(AtomicU64);
+
+impl Stock {
+    const PAGES: u64 = (1 << 48) - 1;
+
+    fn word(index: usize, pages: u64) -> u64 {
+        (index as u64) << 48 | pages
+    }
+
+    fn parts(word: u64) -> (usize, u64) {
+        ((word >> 48) as usize, word & Self::PAGES)
+    }
+
+    /// Takes `pages` of the group at `index` out; `false`: there are not as many.
+    fn take(&self, index: usize, pages: u64) -> bool {
+        let rest = |word: u64| {
+            let (of, had) = Self::parts(word);
+            (of == index && had >= pages).then(|| word - pages)
+        };
+        self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, rest).is_ok()
+    }
+
+    /// Adds pages of the group at `index`. Returns what is too much for a stock: of another group, all that
+    /// was there.
+    fn put(&self, index: usize, pages: u64) -> Option<(usize, u64)> {
+        let kept = |word: u64| {
+            let (of, had) = Self::parts(word);
+            let all = if of == index { had + pages } else { pages };
+            Self::word(index, if all > 2 * STOCK { STOCK } else { all })
+        };
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, |word| Some(kept(word)));
+        let before = before.unwrap_or_else(|word| word);
+        let (of, had) = Self::parts(before);
+        let (_, left) = Self::parts(kept(before));
+        let too_much = if of == index { (of, had + pages - left) } else { (of, had) };
+        (too_much.1 > 0).then_some(too_much)
+    }
+
+    /// Takes out all, if it is of a group that `of` accepts.
+    fn empty(&self, of: impl Fn(usize) -> bool) -> Option<(usize, u64)> {
+        let rest = |word: u64| {
+            let (index, pages) = Self::parts(word);
+            (pages > 0 && of(index)).then(|| Self::word(index, 0))
+        };
+        let before = self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, rest);
+        before.ok().map(Self::parts)
+    }
+}
+
+/// Why use was not taken.
+enum Refused {
+    /// The group at this place would use more than its `max`.
+    Over(usize),
+    /// The group was removed meanwhile.
+    Removed,
+}
+
+impl Groups {
+    /// Charges pages to the group that pays for `group`, which it returns. `Err`: the group whose `max`
+    /// does not permit that.
+    pub(super) fn charge(&self, group: GroupId, pages: u64) -> Result<GroupId, GroupId> {
+        if group == GroupId::ROOT {
+            self.of(group).usage.count(pages);
+            return Ok(group);
+        }
+        loop {
+            let index = self.payer(group);
+            let (payer, place) = (self.id(index), self.at(index).place());
+            if payer != GroupId::ROOT && !self.stocks.mine().take(index, pages) {
+                match self.take_use(index, place, pages) {
+                    Ok(()) => {}
+                    Err(Refused::Removed) => continue,
+                    Err(Refused::Over(over)) => return Err(self.id(over)),
+                }
+            }
+            self.at(index).usage.count(pages);
+            return Ok(payer);
+        }
+    }
+
+    /// Takes use of a group and of all groups above it, and a stock for the thread if limits permit that.
+    #[cold]
+    fn take_use(&self, index: usize, place: Place, pages: u64) -> Result<(), Refused> {
+        if pages < STOCK && self.try_take(index, place, pages + STOCK).is_ok() {
+            self.put_in_stock(index, STOCK);
+            return Ok(());
+        }
+        match self.try_take(index, place, pages) {
+            Err(Refused::Over(over)) => {
+                self.drain(over);
+                self.try_take(index, place, pages)
+            }
+            other => other,
+        }
+    }
+
+    fn try_take(&self, index: usize, place: Place, pages: u64) -> Result<(), Refused> {
+        let undo = |upto: usize| {
+            let taken = self.lineage(index).take_while(|above| *above != upto);
+            taken.for_each(|above| self.at(above).usage.give(pages));
+        };
+        for above in self.lineage(index) {
+            let group = self.at(above);
+            if !group.usage.take(pages, group.limits.max()) {
+                undo(above);
+                return Err(Refused::Over(above));
+            }
+        }
+        // After use was taken: a thread that wants the place looks at its use last.
+        if self.at(index).place() != place || place.state != State::Live {
+            undo(GroupId::ROOT.index());
+            return Err(Refused::Removed);
+        }
+        Ok(())
+    }
+
+    fn put_in_stock(&self, index: usize, pages: u64) {
+        if let Some((index, pages)) = self.stocks.mine().put(index, pages) {
+            self.give_use(index, pages);
+        }
+    }
+
+    fn give_use(&self, index: usize, pages: u64) {
+        self.lineage(index).for_each(|above| self.at(above).usage.give(pages));
+    }
+
+    /// Takes the pages back from a group to which they are charged.
+    pub(super) fn uncharge_pages(&self, group: GroupId, pages: u64) {
+        let (index, group) = (group.index(), self.of(group));
+        group.usage.discount(pages);
+        if index == GroupId::ROOT.index() {
+            return;
+        }
+        if MUTANT_CHARGE_TWICE.planted() {
+            self.lineage(index).for_each(|above| _ = self.at(above).usage.take(pages, u64::MAX));
+        }
+        // What a group has beyond its `max` is no stock: it would be charged again without a look at the
+        // limit.
+        let is_over = |above: usize| self.at(above).usage.pages() > self.at(above).limits.max();
+        if pages <= STOCK && group.place().state == State::Live && !self.lineage(index).any(is_over) {
+            self.put_in_stock(index, pages);
+        } else {
+            self.give_use(index, pages);
+        }
+    }
+
+    /// Gives back the stocks of the group at `index` and of those below it. Linux: `drain_all_stock`.
+    pub(super) fn drain(&self, index: usize) {
+        let within = |of: usize| self.is_within(of, index);
+        let stocks: Vec<_> = self.stocks.all().filter_map(|stock| stock.empty(within)).collect();
+        stocks.into_iter().for_each(|(index, pages)| self.give_use(index, pages));
+    }
+
+    /// The pages in stocks of a group and of those below it.
+    #[cfg(test)]
+    pub(super) fn stocked_pages(&self, group: GroupId) -> u64 {
+        let stocks = self.stocks.all().map(|stock| Stock::parts(stock.0.load(Ordering::SeqCst)));
+        stocks.filter(|(of, _)| self.is_within(*of, group.index())).map(|(_, pages)| pages).sum()
+    }
+}

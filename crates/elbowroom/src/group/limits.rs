@@ -1,0 +1,223 @@
+//! What groups may use: limits that change at any time, and how protection is divided.
+//!
+//! Synchronization: atomics, each of which is a limit of its own.
+
+use crate::ablation::Tuning;
+use crate::config::Config;
+use elbowroom_machine::PAGE_SIZE;
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
+
+/// No limit, in pages.
+pub(super) const UNLIMITED: u64 = u64::MAX;
+
+/// How much memory a group and the groups below it may use, in bytes. Linux: `memory.max`, `memory.high`,
+/// `memory.low`, `memory.min` of cgroup v2. Each is rounded down to whole pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Limits {
+    /// The group never uses more. An access that needs more waits until pages of the group were reclaimed,
+    /// and fails after [`Config::memory_wait_bound`]. `u64::MAX`: no limit.
+    pub max: u64,
+    /// A thread whose access makes the group use more reclaims pages of the group itself, and then sleeps for
+    /// at most 200 ms for each access; not at all if nothing can be reclaimed. `u64::MAX`: no limit.
+    pub high: u64,
+    /// Memory that is not taken from the group as long as other groups have unprotected memory.
+    pub low: u64,
+    /// Memory that is never taken from the group.
+    pub min: u64,
+}
+
+impl Default for Limits {
+    /// No limit, and no protection.
+    fn default() -> Self {
+        Self { max: u64::MAX, high: u64::MAX, low: 0, min: 0 }
+    }
+}
+
+/// [`Limits`] in pages.
+pub struct LimitPages {
+    max: AtomicU64,
+    high: AtomicU64,
+    low: AtomicU64,
+    min: AtomicU64,
+}
+
+impl LimitPages {
+    /// Those of a new group.
+    pub(super) fn none() -> Self {
+        let limits = Self {
+            max: AtomicU64::new(UNLIMITED),
+            high: AtomicU64::new(UNLIMITED),
+            low: AtomicU64::new(0),
+            min: AtomicU64::new(0),
+        };
+        limits.set(&Limits::default());
+        limits
+    }
+
+    /// Sets all.
+    pub(super) fn set(&self, limits: &Limits) {
+        let pages = |bytes: u64| if bytes == u64::MAX { UNLIMITED } else { bytes / PAGE_SIZE as u64 };
+        let Limits { max, high, low, min } = *limits;
+        for (limit, bytes) in [(&self.max, max), (&self.high, high), (&self.low, low), (&self.min, min)] {
+            limit.store(pages(bytes), Ordering::Release);
+        }
+    }
+
+    /// All, in bytes.
+    pub(super) fn get(&self) -> Limits {
+        let bytes = |limit: &AtomicU64| match limit.load(Ordering::Acquire) {
+            UNLIMITED => u64::MAX,
+            pages => pages * PAGE_SIZE as u64,
+        };
+        Limits {
+            max: bytes(&self.max),
+            high: bytes(&self.high),
+            low: bytes(&self.low),
+            min: bytes(&self.min),
+        }
+    }
+
+    /// The most pages that the group may use.
+    pub(super) fn max(&self) -> u64 {
+        self.max.load(Ordering::Acquire)
+    }
+
+    /// From how many pages on its threads are slowed down.
+    pub(super) fn high(&self) -> u64 {
+        self.high.load(Ordering::Acquire)
+    }
+
+    /// The pages that are protected: `min`, `low`.
+    pub(super) fn protected(&self) -> [u64; 2] {
+        [&self.min, &self.low].map(|limit| limit.load(Ordering::Acquire))
+    }
+}
+
+/// A group beside its siblings, for [`effective_protection`].
+#[derive(Debug, Clone, Copy)]
+pub struct Sibling {
+    /// What it uses, with all groups below it.
+    pub usage: u64,
+    /// What is protected of it if nothing limits that: its `min`, or its `low`.
+    pub setting: u64,
+}
+
+impl Sibling {
+    /// What it claims of its parent's protection: only what it uses needs any.
+    pub fn claim(&self) -> u64 {
+        self.usage.min(self.setting)
+    }
+}
+
+/// What the children of a group have of its protection, together.
+#[derive(Debug, Clone, Copy)]
+pub struct Family {
+    /// What the parent uses.
+    pub usage: u64,
+    /// What is protected of the parent.
+    pub protection: u64,
+    /// What its children claim, in all.
+    pub claims: u64,
+}
+
+/// How much of a group is protected: what it claims, or, if all claims are more than the parent's protection,
+/// a part of that in proportion to the claims. Protection that no child claims goes to the children in
+/// proportion to what they use beyond their claims. Linux: `effective_protection`, with
+/// `memory_recursiveprot`.
+pub fn effective_protection(group: Sibling, family: Family) -> u64 {
+    let part = |of: u64, share: u64, all: u64| (u128::from(of) * u128::from(share) / u128::from(all)) as u64;
+    let Family { usage, protection, claims } = family;
+    let claim = group.claim();
+    if claims > protection {
+        return part(protection, claim, claims);
+    }
+    let (unclaimed, beyond) = (protection - claims, usage.saturating_sub(claims));
+    if unclaimed == 0 || beyond == 0 {
+        return claim;
+    }
+    claim + part(unclaimed, (group.usage - claim).min(beyond), beyond)
+}
+
+/// How many pages may be dirty. Linux: `dirty_background_ratio` and `dirty_ratio`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DirtyLimits {
+    /// The flusher works while more are.
+    pub background: usize,
+    /// No writer goes on while more are; at least `background`.
+    pub hard: usize,
+}
+
+impl DirtyLimits {
+    /// No limits.
+    pub const NONE: Self = Self { background: usize::MAX / 2, hard: usize::MAX };
+
+    /// A hard limit, and half of it for the background, as Linux has them.
+    pub fn of(hard: usize) -> Self {
+        Self { background: hard / 2, hard }
+    }
+
+    /// What the configuration asks for, in an arena of `frames`.
+    pub fn for_arena(config: &Config, frames: usize) -> Self {
+        let percent = |percent: usize| frames * percent / 100;
+        // What is dirty cannot be evicted, and reads need frames, too.
+        let most = percent(75);
+        // At least one page may be dirty while nothing is written: else a flusher that is always quicker than
+        // the thread whose store it waits for would take the page away before each store.
+        match config.dirty {
+            Some(bytes) => {
+                let pages = usize::try_from(bytes / PAGE_SIZE as u64).unwrap_or(frames);
+                Self::of(pages.min(most).max(2))
+            }
+            None => {
+                let Tuning { dirty_percent, dirty_background_percent, .. } = config.ablation.tuning;
+                let hard = percent(dirty_percent).min(most).max(2);
+                Self { background: percent(dirty_background_percent).clamp(1, hard - 1), hard }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A parent of which 50 pages are protected, and its children: what they use, and what each sets.
+    fn divided(children: &[(u64, u64)]) -> Vec<u64> {
+        let children: Vec<_> = children.iter().map(|&(usage, setting)| Sibling { usage, setting }).collect();
+        let usage = children.iter().map(|child| child.usage).sum();
+        let claims = children.iter().map(Sibling::claim).sum();
+        let family = Family { usage, protection: 50, claims };
+        children.iter().map(|child| effective_protection(*child, family)).collect()
+    }
+
+    #[test]
+    fn protection_is_divided_by_what_is_used_of_it() {
+        assert_eq!(divided(&[(50, 75), (50, 25), (50, 0), (0, 500)]), [33, 16, 0, 0]);
+        assert_eq!(divided(&[(20, 25), (20, 20)]), [20, 20], "neither uses what it does not claim");
+        assert_eq!(divided(&[(100, 20), (20, 0)]), [44, 6], "80 and 20 beyond the claims share 30");
+        assert_eq!(divided(&[(100, 0), (300, 0)]), [12, 37]);
+        assert_eq!(divided(&[(10, 0)]), [50]);
+        assert_eq!(divided(&[(0, 0), (0, 7)]), [0, 0]);
+    }
+
+    /// Never more is protected than of the parent, whatever the children are.
+    #[test]
+    fn children_have_no_more_protection_than_their_parent() {
+        for protection in [0, 1, 7, 50] {
+            for code in 0..6_u64.pow(4) {
+                let digit = |nth: u32| code / 6_u64.pow(nth) % 6 * 5;
+                let children = [
+                    Sibling { usage: digit(0), setting: digit(1) },
+                    Sibling { usage: digit(2), setting: digit(3) },
+                ];
+                let usage = children.iter().map(|child| child.usage).sum();
+                let family = Family { usage, protection, claims: children.iter().map(Sibling::claim).sum() };
+                let each = children.map(|child| effective_protection(child, family));
+                assert!(each.iter().sum::<u64>() <= protection, "{children:?} {family:?} {each:?}");
+                let enough = family.claims <= protection;
+                let kept = children.iter().zip(each).all(|(child, each)| each >= child.claim());
+                assert!(!enough || kept, "{children:?} {family:?} {each:?}");
+            }
+        }
+    }
+}

@@ -1,0 +1,409 @@
+//! Memory groups: a tree, to which frames are charged, and which limits how many there may be. Linux:
+//! `mem_cgroup`.
+//!
+//! [`Frames`] are frames with their charge, and what the manager trades in: they come from
+//! [`Groups::alloc`] and end in [`Groups::free`]. Between them the charge cannot be forgotten, and only
+//! [`Groups::recharge`] changes it: a caller that needs the bare extent, for a device, keeps the [`Charge`]
+//! and has to join the two again.
+//!
+//! `tree` has the groups and which is above which, `charge` what each uses, `limits` what it may use and
+//! what is protected of it, `stat` what is counted. What exceeding a limit means is not decided here: not
+//! of memory (`reclaim`), nor of dirty pages (`writeback::balance`).
+//!
+//! Synchronization: atomics, and a lock for changes of the tree. Charges are counted by threads in rows of
+//! their own, so they cost no shared cache line; a reader adds the rows up.
+
+mod charge;
+mod limits;
+mod pressure;
+mod stat;
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+mod tree;
+
+use self::charge::Stock;
+pub use self::limits::{DirtyLimits, Limits};
+pub use self::pressure::{
+    Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
+};
+pub(crate) use self::pressure::{Source, Stall};
+pub use self::stat::{GroupEvent, GroupStats, Kind, KindStats};
+use self::tree::Tree;
+pub use self::tree::{Group, Protected};
+use elbowroom_machine::{Extent, Mmu};
+use elbowroom_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Lines, LockClass, LockStats, Mutant, Mutex, PerThread, thread};
+use std::fmt::{self, Display, Formatter};
+use std::ops::{Deref, DerefMut};
+
+/// In tests of the tests: what is charged to one group is given back to another.
+const MUTANT_FREE_TO_ROOT: Mutant = Mutant::new("free_to_root");
+
+/// The name of a group. It stays valid when the group is removed: what is allocated for the group then is
+/// charged to the group above. Only when more than 1,024 groups were made and this one has no pages left, its
+/// place in the table is used again, and the root is charged.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupId {
+    index: u16,
+    /// How often the place in the table was used before.
+    life: u16,
+}
+
+impl GroupId {
+    /// The group that is above all others, and pays for all that no other group is to pay for.
+    pub const ROOT: Self = Self { index: 0, life: 0 };
+
+    /// Another one, which managers have in tests.
+    #[cfg(test)]
+    pub const OTHER: Self = Self { index: 1, life: 0 };
+
+    /// Its place in tables of groups, below [`MAX_GROUPS`].
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.index)
+    }
+}
+
+impl Display for GroupId {
+    fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
+        write!(f, "group {}", self.index)
+    }
+}
+
+/// The group of something that many threads look at.
+pub struct GroupCell(AtomicU32);
+
+impl GroupCell {
+    /// The root, at first.
+    pub fn root() -> Self {
+        Self(AtomicU32::new(0))
+    }
+
+    /// The group.
+    pub fn get(&self) -> GroupId {
+        let word = self.0.load(Ordering::Relaxed);
+        GroupId { index: word as u16, life: (word >> 16) as u16 }
+    }
+
+    /// Replaces it.
+    pub fn set(&self, group: GroupId) {
+        self.0.store(u32::from(group.life) << 16 | u32::from(group.index), Ordering::Relaxed);
+    }
+}
+
+/// Why frames are not to be had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OverLimit {
+    /// No such run of frames is free in what the arena has so far.
+    Arena,
+    /// The group, the one that asks or one above it, would use more than its `max`.
+    Group(GroupId),
+}
+
+/// How a writer is to wait for less to be dirty.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Pause {
+    /// For so long at most.
+    pub time: Duration,
+    /// The group whose pages it has dirtied.
+    pub group: GroupId,
+    /// More is dirty than the hard limit: it waits for less to be dirty, not only for its turn.
+    pub full: bool,
+}
+
+/// How many folios have frames, of all groups together: what describes them is paid for by the budget.
+#[derive(Default)]
+pub struct Folios {
+    count: Lines<AtomicUsize>,
+    peak: Lines<AtomicUsize>,
+}
+
+impl Folios {
+    /// There is one more folio.
+    pub fn add(&self) {
+        let folios = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        if folios > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(folios, Ordering::Relaxed);
+        }
+    }
+
+    /// There is one folio fewer.
+    pub fn remove(&self) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many there are.
+    #[cfg(test)]
+    pub fn count(&self) -> usize {
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// The most that there were at a time.
+    pub fn most(&self) -> usize {
+        self.peak.load(Ordering::Relaxed)
+    }
+}
+
+/// For how long faults have waited for memory without any getting some.
+pub struct Starving {
+    born: Instant,
+    /// When that began, in nanoseconds since `born`; 0: none waits.
+    since: AtomicU64,
+}
+
+impl Starving {
+    fn new() -> Self {
+        Self { born: Instant::now(), since: AtomicU64::new(0) }
+    }
+
+    /// A fault waits for memory: the time begins now, if none waited before.
+    pub fn note(&self) {
+        let now = self.born.elapsed().as_nanos() as u64;
+        let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    /// A fault that waited for memory has some, or none waits any more.
+    pub fn note_fed(&self) {
+        self.since.store(0, Ordering::Relaxed);
+    }
+
+    /// For how long faults have waited for memory without any getting some.
+    pub fn time(&self) -> Duration {
+        match self.since.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => self.born.elapsed().saturating_sub(Duration::from_nanos(since)),
+        }
+    }
+}
+
+/// The groups of a manager.
+pub struct Groups {
+    tree: Tree,
+    /// Held while groups are made or removed, and while limits are set.
+    changes: Mutex<()>,
+    stocks: PerThread<Stock>,
+    dirty: DirtyLimits,
+    locks: LockStats,
+    /// The folios of all groups.
+    pub folios: Folios,
+    /// Whether faults wait for memory.
+    pub starving: Starving,
+}
+
+impl Deref for Groups {
+    type Target = Tree;
+
+    fn deref(&self) -> &Tree {
+        &self.tree
+    }
+}
+
+impl Groups {
+    /// The root group, and children of it with these limits for dirty pages. `all`: how much may be dirty in
+    /// all groups together.
+    pub fn new(all: DirtyLimits, others: &[DirtyLimits], locks: &LockStats) -> Self {
+        let groups = Self {
+            tree: Tree::new(),
+            changes: Mutex::uncounted(LockClass::Groups, ()),
+            stocks: PerThread::default(),
+            dirty: all,
+            locks: locks.clone(),
+            folios: Folios::default(),
+            starving: Starving::new(),
+        };
+        let limits = [DirtyLimits::NONE].iter().chain(others).enumerate();
+        limits.for_each(|(index, limits)| groups.add_first(index, *limits));
+        groups
+    }
+
+    /// A group.
+    pub fn of(&self, group: GroupId) -> &Group {
+        self.at(group.index())
+    }
+
+    /// The groups that there are, and those that were removed.
+    pub fn ids(&self) -> impl Iterator<Item = GroupId> {
+        self.places().map(|(index, _)| self.id(index))
+    }
+
+    /// All that is known of them.
+    pub fn all(&self) -> impl Iterator<Item = &Group> {
+        self.places().map(|(index, _)| self.at(index))
+    }
+
+    /// The pages that are charged to any group.
+    pub fn charged_pages(&self) -> u64 {
+        // Exact for each group only while no thread allocates: a difference may wrap for a moment.
+        self.all().map(Group::charged_pages).fold(0, u64::wrapping_add).min(i64::MAX as u64)
+    }
+
+    /// How many faults of all groups wait for I/O.
+    pub fn waiting(&self) -> usize {
+        self.all().map(Group::waiting).sum()
+    }
+
+    /// How many pages of all groups are dirty.
+    pub fn dirty_pages(&self) -> usize {
+        self.all().map(Group::dirty_pages).sum()
+    }
+
+    /// How many pages of all groups together may be dirty.
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        self.dirty
+    }
+
+    /// Counts an event of a group.
+    pub fn count(&self, group: GroupId, event: GroupEvent, n: u64) {
+        self.of(group).counters.add(event, n);
+    }
+
+    /// A run of 2^`order` frames, charged to `group`, or, if that was removed, to the nearest group above it
+    /// that was not.
+    ///
+    /// # Errors
+    /// No such run is free in what the arena has so far, or the group whose limit does not permit it.
+    pub fn alloc(&self, mmu: &impl Mmu, group: GroupId, order: u8) -> Result<Frames, OverLimit> {
+        let pages = 1_u32 << order;
+        let group = self.charge(group, u64::from(pages)).map_err(OverLimit::Group)?;
+        let Some(extent) = mmu.alloc(order) else {
+            self.uncharge_pages(group, u64::from(pages));
+            return Err(OverLimit::Arena);
+        };
+        Ok(Frames { extent, charge: Charge { group, pages } })
+    }
+
+    /// The same frames, charged to the root. Linux: `mem_cgroup_move_account`.
+    pub fn charge_to_root(&self, frames: Frames) -> Frames {
+        let (extent, charge) = frames.lend();
+        let frames = self.lend_to_root(extent);
+        self.uncharge(charge);
+        frames
+    }
+
+    /// An extent whose charge the caller keeps, charged to the root as well, until
+    /// [`Groups::take_from_root`] or [`Groups::uncharge`]: the group can take it back whatever its limit is.
+    pub fn lend_to_root(&self, extent: Extent) -> Frames {
+        let pages = extent.pages() as u32;
+        // The root has no limit.
+        let group = self.charge(GroupId::ROOT, u64::from(pages)).unwrap_or(GroupId::ROOT);
+        Frames { extent, charge: Charge { group, pages } }
+    }
+
+    /// Takes an extent back that was lent to the root.
+    pub fn take_from_root(&self, frames: Frames, charge: Charge) -> Frames {
+        let (extent, of_root) = frames.lend();
+        self.uncharge(of_root);
+        charge.with(extent)
+    }
+
+    /// Gives frames back.
+    ///
+    /// # Panics
+    /// If a page of them is mapped.
+    pub fn free(&self, mmu: &impl Mmu, frames: Frames) {
+        let Frames { extent, charge } = frames;
+        mmu.free(extent);
+        self.uncharge(charge);
+    }
+
+    /// Takes frames of a clean page each, all of them mapped, out of their windows, and frees them: see
+    /// [`Mmu::discard_clean`]. Gives all of them back if one is pinned; some may be home then.
+    pub fn discard_clean(&self, mmu: &impl Mmu, frames: Vec<Frames>) -> Vec<Frames> {
+        let (extents, charges): (Vec<_>, Vec<_>) = frames.into_iter().map(Frames::lend).unzip();
+        let left = mmu.discard_clean(extents);
+        if left.is_empty() {
+            charges.into_iter().for_each(|charge| self.uncharge(charge));
+            return Vec::new();
+        }
+        charges.into_iter().zip(left).map(|(charge, extent)| charge.with(extent)).collect()
+    }
+
+    /// Takes back the charge of frames that are another group's now, or free.
+    pub fn uncharge(&self, charge: Charge) {
+        let group = if MUTANT_FREE_TO_ROOT.planted() { GroupId::ROOT } else { charge.group };
+        self.uncharge_pages(group, u64::from(charge.pages));
+        std::mem::forget(charge);
+    }
+
+    /// The first group that has a page charged to it.
+    pub fn with_charges(&self) -> Option<(usize, u64)> {
+        self.all().map(Group::charged_pages).enumerate().find(|(_, pages)| *pages > 0)
+    }
+}
+
+/// Frames that are charged to a group. They go back by [`Groups::free`].
+#[derive(Debug)]
+#[must_use = "frames are given back, not forgotten"]
+pub struct Frames {
+    extent: Extent,
+    charge: Charge,
+}
+
+impl Frames {
+    /// The group to which they are charged.
+    pub fn group(&self) -> GroupId {
+        self.charge.group
+    }
+
+    /// The bare extent, and the charge that is still owed for it.
+    pub fn lend(self) -> (Extent, Charge) {
+        (self.extent, self.charge)
+    }
+
+    /// Frames of 2^`order` pages each, which may be mapped, and stay where they are.
+    ///
+    /// # Panics
+    /// If the frames are fewer than 2^`order`.
+    pub fn split(self, order: u8) -> Vec<Frames> {
+        let group = self.charge.group;
+        std::mem::forget(self.charge);
+        let charged = |extent| Frames { extent, charge: Charge { group, pages: 1 << order } };
+        self.extent.split(order).into_iter().map(charged).collect()
+    }
+
+    /// Gives them up where they are: the manager ends, and they cannot be taken home.
+    pub fn leak(self) {
+        std::mem::forget(self);
+    }
+}
+
+impl Deref for Frames {
+    type Target = Extent;
+
+    fn deref(&self) -> &Extent {
+        &self.extent
+    }
+}
+
+impl DerefMut for Frames {
+    fn deref_mut(&mut self) -> &mut Extent {
+        &mut self.extent
+    }
+}
+
+/// The charge of an extent that was lent ([`Frames::lend`]).
+#[derive(Debug)]
+#[must_use = "the extent that it is for comes back"]
+pub struct Charge {
+    group: GroupId,
+    pages: u32,
+}
+
+impl Charge {
+    /// Joins the charge and its extent, which has come back.
+    ///
+    /// # Panics
+    /// In debug builds, if it is not as large as the one that was lent.
+    pub fn with(self, extent: Extent) -> Frames {
+        debug_assert_eq!(extent.pages(), self.pages as usize, "another extent has come back");
+        Frames { extent, charge: self }
+    }
+}
+
+impl Drop for Charge {
+    /// # Panics
+    /// In debug builds: frames were forgotten. Not while a panic unwinds, which leaves things half done.
+    fn drop(&mut self) {
+        debug_assert!(thread::panicking(), "{} pages of {:?} were forgotten", self.pages, self.group);
+    }
+}

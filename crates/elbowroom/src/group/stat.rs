@@ -1,0 +1,160 @@
+//! What is counted of a group: by threads in rows of their own, so that an event costs no shared cache line.
+//! Only the reader adds up, over threads and along the tree.
+
+use super::limits::Limits;
+use elbowroom_sync::SparseCounters;
+
+/// What pages belong to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// Spaces.
+    Anonymous,
+    /// Files, or memory that mappings share.
+    File,
+}
+
+impl Kind {
+    /// How many there are.
+    pub const COUNT: usize = 2;
+
+    /// Both, in the order of their numbers.
+    pub const ALL: [Self; Self::COUNT] = [Self::Anonymous, Self::File];
+}
+
+/// What is counted of a group.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupEvent {
+    /// Times that pages were reclaimed although the group was within its `low`, since there were no others.
+    Low,
+    /// Accesses that found the group over its `high`.
+    High,
+    /// Of these, accesses that did not sleep since nothing could be reclaimed.
+    HighStuck,
+    /// Of these, accesses that slept.
+    HighWaits,
+    /// Allocations that the group's `max` did not permit at once.
+    Max,
+    /// Accesses that failed since the group stayed at its `max`.
+    Failed,
+    /// Faults, without I/O.
+    FaultsMinor,
+    /// Faults that waited for I/O.
+    FaultsMajor,
+    /// Evicted pages of a kind that came back.
+    Refaults(Kind),
+    /// Pages of a kind that reclaim looked at.
+    Scanned(Kind),
+    /// Pages of a kind that reclaim freed.
+    Stolen(Kind),
+}
+
+impl GroupEvent {
+    const COUNT: usize = 8 + 3 * Kind::COUNT;
+
+    fn index(self) -> usize {
+        match self {
+            Self::Low => 0,
+            Self::High => 1,
+            Self::HighStuck => 2,
+            Self::HighWaits => 3,
+            Self::Max => 4,
+            Self::Failed => 5,
+            Self::FaultsMinor => 6,
+            Self::FaultsMajor => 7,
+            Self::Refaults(kind) => 8 + kind as usize,
+            Self::Scanned(kind) => 8 + Kind::COUNT + kind as usize,
+            Self::Stolen(kind) => 8 + 2 * Kind::COUNT + kind as usize,
+        }
+    }
+}
+
+/// The counters of one group, without the groups below it.
+#[derive(Default)]
+pub struct GroupCounters(SparseCounters<{ GroupEvent::COUNT }>);
+
+impl GroupCounters {
+    /// Counts `n` events of a kind.
+    #[inline]
+    pub fn add(&self, event: GroupEvent, n: u64) {
+        self.0.add(event.index(), n);
+    }
+
+    /// How many events of a kind there were.
+    pub fn get(&self, event: GroupEvent) -> u64 {
+        self.0.get(event.index())
+    }
+
+    /// Begins anew, for another group; `heir` has what was counted so far. No thread counts meanwhile.
+    pub(super) fn hand_to(&self, heir: &Self) {
+        for which in 0..GroupEvent::COUNT {
+            let counted = self.0.get(which);
+            heir.0.add(which, counted);
+            self.0.add(which, counted.wrapping_neg());
+        }
+    }
+}
+
+/// What reclaim did with one kind of memory of a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct KindStats {
+    /// Evicted pages that came back.
+    pub refaults: u64,
+    /// Pages that reclaim looked at.
+    pub scanned: u64,
+    /// Pages that reclaim freed.
+    pub stolen: u64,
+}
+
+/// What a group and all groups below it have used and counted so far, with those that were removed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupStats {
+    /// Bytes in use.
+    pub usage_bytes: u64,
+    /// The group's limits as they are now.
+    pub limits: Limits,
+    /// Times that pages were reclaimed although the group was within its `low`, since there were no others.
+    pub low: u64,
+    /// Accesses that found the group over its `high`.
+    pub high: u64,
+    /// Of these, accesses that slept.
+    pub high_waits: u64,
+    /// Of these, accesses that did not sleep since nothing could be reclaimed.
+    pub high_stuck: u64,
+    /// Allocations that the group's `max` did not permit at once.
+    pub max: u64,
+    /// Accesses that failed since the group stayed at its `max`.
+    pub failed: u64,
+    /// Faults served, with and without I/O.
+    pub pgfault: u64,
+    /// Of these, faults that waited for I/O.
+    pub pgmajfault: u64,
+    /// What reclaim did with anonymous memory.
+    pub anonymous: KindStats,
+    /// What reclaim did with pages of files.
+    pub file: KindStats,
+}
+
+impl GroupStats {
+    /// From the usage, and how many events of a kind there were.
+    pub(super) fn new(usage_bytes: u64, limits: Limits, of: impl Fn(GroupEvent) -> u64) -> Self {
+        let kind = |kind| KindStats {
+            refaults: of(GroupEvent::Refaults(kind)),
+            scanned: of(GroupEvent::Scanned(kind)),
+            stolen: of(GroupEvent::Stolen(kind)),
+        };
+        Self {
+            usage_bytes,
+            limits,
+            low: of(GroupEvent::Low),
+            high: of(GroupEvent::High),
+            high_waits: of(GroupEvent::HighWaits),
+            high_stuck: of(GroupEvent::HighStuck),
+            max: of(GroupEvent::Max),
+            failed: of(GroupEvent::Failed),
+            pgfault: of(GroupEvent::FaultsMinor) + of(GroupEvent::FaultsMajor),
+            pgmajfault: of(GroupEvent::FaultsMajor),
+            anonymous: kind(Kind::Anonymous),
+            file: kind(Kind::File),
+        }
+    }
+}

@@ -1,0 +1,241 @@
+//! The tree of groups, and what is charged in it.
+
+use super::tree::State;
+use super::*;
+use crate::config::MAX_GROUPS;
+use elbowroom_machine::soft::{SoftConfig, SoftMmu};
+use elbowroom_machine::{Access, Errno, PAGE_SIZE, Wake};
+use elbowroom_sync::LockStats;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn world() -> (Groups, SoftMmu) {
+    let mmu = SoftMmu::new(SoftConfig::new(2048), &LockStats::new()).unwrap();
+    while mmu.grow().unwrap() {}
+    (Groups::new(DirtyLimits::NONE, &[], &LockStats::new()), mmu)
+}
+
+const OTHER: GroupId = GroupId::OTHER;
+
+fn with_another() -> (Groups, SoftMmu) {
+    (Groups::new(DirtyLimits::NONE, &[DirtyLimits::of(10)], &LockStats::new()), world().1)
+}
+
+fn max(pages: u64) -> Limits {
+    Limits { max: pages * PAGE, ..Limits::default() }
+}
+
+/// What is charged in a subtree is what it uses, but for stocks, in each group.
+fn adds_up(groups: &Groups) {
+    for (index, _) in groups.places().filter(|(index, _)| *index != 0) {
+        let id = groups.id(index);
+        let within = groups.places().filter(|(other, _)| groups.is_within(*other, index));
+        let charged = within.map(|(other, _)| groups.at(other).charged_pages()).fold(0, u64::wrapping_add);
+        let used = groups.at(index).usage.pages();
+        assert_eq!(used, charged + groups.stocked_pages(id), "{id}");
+    }
+}
+
+#[test]
+fn no_group_uses_more_than_its_limits_and_those_above_it() {
+    let (groups, mmu) = world();
+    let root = GroupId::ROOT;
+    let above = groups.create(root, &max(100)).unwrap();
+    let (one, two) =
+        (groups.create(above, &max(80)).unwrap(), groups.create(above, &max(u64::MAX / PAGE)).unwrap());
+    let take = |group, pages: usize| -> (Vec<Frames>, Option<OverLimit>) {
+        let mut had = Vec::new();
+        while had.len() < pages {
+            match groups.alloc(&mmu, group, 0) {
+                Ok(frames) => had.push(frames),
+                Err(over) => return (had, Some(over)),
+            }
+        }
+        (had, None)
+    };
+    let (first, over) = take(one, 1000);
+    assert_eq!((first.len(), over), (80, Some(OverLimit::Group(one))));
+    let (second, over) = take(two, 1000);
+    assert_eq!(
+        (second.len(), over),
+        (20, Some(OverLimit::Group(above))),
+        "the stocks of others are taken back"
+    );
+    adds_up(&groups);
+    assert_eq!(
+        groups.alloc(&mmu, two, 5).err(),
+        Some(OverLimit::Group(above)),
+        "32 at once are too many, too"
+    );
+    for frames in first {
+        groups.free(&mmu, frames);
+    }
+    let (third, over) = take(two, 1000);
+    assert_eq!((third.len(), over), (80, Some(OverLimit::Group(above))));
+    // A limit that is lowered below what is used lets nothing be taken, and what is used be given back.
+    groups.set_limits(above, &max(10)).unwrap();
+    assert_eq!(groups.beyond_max(above), 90);
+    assert_eq!(take(one, 1).1, Some(OverLimit::Group(above)));
+    second.into_iter().chain(third).for_each(|frames| groups.free(&mmu, frames));
+    adds_up(&groups);
+    assert_eq!((take_and_free(&groups, &mmu, two, 1000), groups.with_charges()), (10, None));
+    assert_eq!(groups.set_limits(root, &max(1)), Err(Errno::INVAL));
+}
+
+fn take_and_free(groups: &Groups, mmu: &SoftMmu, group: GroupId, most: usize) -> usize {
+    let had: Vec<_> = (0..most).map_while(|_| groups.alloc(mmu, group, 0).ok()).collect();
+    let count = had.len();
+    had.into_iter().for_each(|frames| groups.free(mmu, frames));
+    count
+}
+
+#[test]
+fn what_a_removed_group_has_is_charged_above_and_so_is_what_it_gets() {
+    let (groups, mmu) = world();
+    let above = groups.create(GroupId::ROOT, &max(20)).unwrap();
+    let below = groups.create(above, &max(10)).unwrap();
+    assert_eq!(groups.remove(above), Err(Errno::BUSY), "a group is below it");
+    let mut had: Vec<_> = (0..10).map(|_| groups.alloc(&mmu, below, 0).unwrap()).collect();
+    groups.remove(below).unwrap();
+    assert_eq!(groups.remove(below), Err(Errno::NOENT));
+    assert_eq!(groups.create(below, &max(1)), Err(Errno::NOENT));
+    had.extend((0..10).map(|_| groups.alloc(&mmu, below, 0).unwrap()));
+    assert_eq!(had.last().map(Frames::group), Some(above));
+    assert_eq!(groups.alloc(&mmu, below, 0).err(), Some(OverLimit::Group(above)));
+    adds_up(&groups);
+    assert_eq!(groups.stats(above).unwrap().usage_bytes, 20 * PAGE);
+    groups.remove(above).unwrap();
+    had.push(groups.alloc(&mmu, below, 0).unwrap());
+    assert_eq!(had.last().map(Frames::group), Some(GroupId::ROOT));
+    had.into_iter().for_each(|frames| groups.free(&mmu, frames));
+    adds_up(&groups);
+    assert_eq!(groups.with_charges(), None);
+}
+
+/// The places of removed groups are used again, but only when nothing is left of the group.
+#[test]
+fn groups_come_and_go_in_a_table_of_fixed_size() {
+    let (groups, mmu) = world();
+    let all: Vec<_> = (1..MAX_GROUPS).map(|_| groups.create(GroupId::ROOT, &max(5)).unwrap()).collect();
+    assert_eq!(groups.create(GroupId::ROOT, &max(5)), Err(Errno::NOSPC));
+    let (used, empty) = (all[3], all[4]);
+    let frames = groups.alloc(&mmu, used, 1).unwrap();
+    groups.count(used, GroupEvent::Low, 3);
+    groups.count(empty, GroupEvent::Low, 4);
+    [used, empty].into_iter().for_each(|group| groups.remove(group).unwrap());
+    let new = groups.create(all[0], &max(7)).unwrap();
+    assert_eq!((new.index(), new == empty), (empty.index(), false));
+    assert_eq!(groups.create(GroupId::ROOT, &max(5)), Err(Errno::NOSPC), "the other one has pages");
+    assert_eq!(groups.stats(empty), Err(Errno::NOENT));
+    assert_eq!(groups.stats(new).unwrap().low, 0);
+    assert_eq!(groups.stats(GroupId::ROOT).unwrap().low, 7, "nothing that was counted is lost");
+    // The group that had the place before has no name any more, and the root pays.
+    let orphan = groups.alloc(&mmu, empty, 0).unwrap();
+    assert_eq!(orphan.group(), GroupId::ROOT);
+    groups.free(&mmu, orphan);
+    groups.free(&mmu, frames);
+    assert_eq!(groups.create(GroupId::ROOT, &max(5)).map(GroupId::index), Ok(used.index()));
+    adds_up(&groups);
+}
+
+/// Threads allocate and free in a tree that changes. Checked at the end: the sums, and that nothing is left.
+#[test]
+fn sums_are_right_whatever_threads_do() {
+    let (groups, mmu) = world();
+    let above = groups.create(GroupId::ROOT, &max(300)).unwrap();
+    let names = Mutex::uncounted(LockClass::Queue, Vec::new());
+    for _ in 0..6 {
+        let name = groups.create(above, &max(120)).unwrap();
+        names.lock().push(name);
+    }
+    let (groups, mmu, names) = (&groups, &mmu, &names);
+    std::thread::scope(|scope| {
+        for seed in 0..4 {
+            scope.spawn(move || {
+                let mut rng = fastrand::Rng::with_seed(seed);
+                let mut had = Vec::new();
+                for _ in 0..20_000 {
+                    let group = names.lock()[rng.usize(..6)];
+                    if rng.u8(..) < 140 {
+                        had.extend(groups.alloc(mmu, group, rng.u8(..4)).ok());
+                    } else if !had.is_empty() {
+                        groups.free(mmu, had.swap_remove(rng.usize(..had.len())));
+                    }
+                    assert!(groups.at(above.index()).usage.pages() <= 300);
+                }
+                had.into_iter().for_each(|frames| groups.free(mmu, frames));
+            });
+        }
+        let mut rng = fastrand::Rng::with_seed(9);
+        for _ in 0..300 {
+            let at = rng.usize(..6);
+            let old = names.lock()[at];
+            let other = names.lock()[(at + 1) % 6];
+            let parent = rng.choice([above, other]).unwrap();
+            if groups.remove(old).is_ok() {
+                let new = groups.create(parent, &max(rng.u64(1..200)));
+                let new = new.or_else(|_| groups.create(above, &max(50))).unwrap();
+                names.lock()[at] = new;
+            }
+        }
+    });
+    adds_up(groups);
+    assert_eq!(groups.with_charges(), None);
+    groups.drain(GroupId::ROOT.index());
+    let left: Vec<_> = groups.places().map(|(index, _)| groups.at(index).usage.pages()).collect();
+    assert!(left.iter().all(|pages| *pages == 0), "{left:?}");
+    assert!(groups.places().any(|(_, place)| place.state == State::Removed));
+}
+
+#[test]
+fn what_is_charged_to_a_group_is_given_back_to_it() {
+    let (groups, mmu) = with_another();
+    let charged = || [GroupId::ROOT, OTHER].map(|group| groups.of(group).charged_pages());
+    let (one, nine) = (groups.alloc(&mmu, GroupId::ROOT, 0), groups.alloc(&mmu, OTHER, 9));
+    assert_eq!(charged(), [1, 512]);
+    let mut small = nine.unwrap().split(0);
+    assert_eq!((small.len(), charged()), (512, [1, 512]));
+    small.drain(2..).for_each(|frames| groups.free(&mmu, frames));
+    assert_eq!(charged(), [1, 2]);
+    let (extent, charge) = small.pop().unwrap().lend();
+    let lent = groups.lend_to_root(extent);
+    assert_eq!(charged(), [2, 2]);
+    let back = groups.take_from_root(lent, charge);
+    assert_eq!(charged(), [1, 2]);
+    let moved = groups.charge_to_root(back);
+    assert_eq!(charged(), [2, 1]);
+    groups.free(&mmu, moved);
+    let left = groups.discard_clean(&mmu, small);
+    assert_eq!((left.len(), charged()), (0, [1, 0]));
+    groups.free(&mmu, one.unwrap());
+    assert_eq!((charged(), groups.with_charges()), ([0, 0], None));
+}
+
+/// A page that is pinned keeps its charge, and so do those that were to go with it.
+#[test]
+fn what_cannot_be_discarded_stays_charged() {
+    let (groups, mmu) = with_another();
+    let start = SoftMmu::space_range(mmu.create_space().unwrap()).start;
+    let mut both: Vec<_> = (0..2).filter_map(|_| groups.alloc(&mmu, OTHER, 0).ok()).collect();
+    for (frames, addr) in both.iter_mut().zip((start..).step_by(elbowroom_machine::PAGE_SIZE)) {
+        mmu.map(frames, addr, 0..1, Access::Write, Wake::Now).unwrap();
+    }
+    let cpu = mmu.cpu();
+    let pin = cpu.pin(start, 8, elbowroom_machine::soft::Intent::Read).unwrap();
+    let both = groups.discard_clean(&mmu, both);
+    assert_eq!((both.len(), groups.of(OTHER).charged_pages()), (2, 2));
+    drop(pin);
+    for mut frames in both {
+        mmu.unmap(&mut frames).unwrap();
+        groups.free(&mmu, frames);
+    }
+    assert_eq!(groups.with_charges(), None);
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "4 pages of GroupId { index: 1, life: 0 } were forgotten")]
+fn frames_cannot_be_forgotten() {
+    let (groups, mmu) = with_another();
+    drop(groups.alloc(&mmu, OTHER, 2));
+}

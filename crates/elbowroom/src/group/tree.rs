@@ -1,0 +1,418 @@
+//! The tree of groups: a table of fixed size, in which a place is used again when nothing is left of the
+//! group that had it.
+//!
+//! A group that was removed keeps its place, its charges and its parent until its last page is freed. It has
+//! no limits any more, and what is allocated for it is charged to the nearest group above that is not
+//! removed. Linux: a cgroup that is offline.
+//!
+//! Synchronization: one word of each group says whether it lives, which group is above it, and how often its
+//! place was used; it changes under the lock of changes. A thread that charges a group adds to its usage
+//! first and looks at that word then; a thread that wants the place changes the word first and looks at the
+//! usage then. So one of the two sees the other.
+
+use super::charge::Usage;
+use super::limits::{DirtyLimits, Family, LimitPages, Limits, Sibling, UNLIMITED, effective_protection};
+use super::stat::{GroupCounters, GroupEvent, GroupStats};
+use super::{GroupId, Groups, Pressure};
+use crate::config::MAX_GROUPS;
+use elbowroom_machine::{Errno, PAGE_SHIFT};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::epoch::{ArcCell, pin};
+use elbowroom_sync::{Arc, Mutant, OnceLock};
+
+/// In tests of the tests: reclaim takes from a group as if nothing of it were protected.
+const MUTANT_IGNORE_PROTECTION: Mutant = Mutant::new("ignore_protection");
+
+/// What has become of a place in the table.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum State {
+    /// No group has it.
+    Free,
+    /// A group has it.
+    Live,
+    /// A group that was removed has it.
+    Removed,
+}
+
+/// Where a group is in the tree.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) state: State,
+    /// How often the place was used before, modulo 2^16.
+    pub(super) life: u16,
+    /// The index of the group above.
+    pub(super) parent: usize,
+    /// How many groups are above.
+    pub(super) depth: u16,
+}
+
+impl Place {
+    const ROOT: Self = Self { state: State::Live, life: 0, parent: 0, depth: 0 };
+
+    fn word(self) -> u64 {
+        let Self { state, life, parent, depth } = self;
+        state as u64 | u64::from(life) << 16 | (parent as u64) << 32 | u64::from(depth) << 48
+    }
+
+    fn of_word(word: u64) -> Self {
+        let state = match word & 3 {
+            0 => State::Free,
+            1 => State::Live,
+            _ => State::Removed,
+        };
+        let (life, parent) = ((word >> 16) as u16, usize::from((word >> 32) as u16));
+        Self { state, life, parent, depth: (word >> 48) as u16 }
+    }
+}
+
+/// What is known of a group.
+pub struct Group {
+    place: AtomicU64,
+    pub(super) limits: LimitPages,
+    pub(super) usage: Usage,
+    /// What was counted of it alone.
+    pub counters: GroupCounters,
+    /// Pages of its frames that differ from their file.
+    dirty: AtomicUsize,
+    /// How many of its pages may be dirty.
+    dirty_limits: DirtyLimits,
+    /// Its faults that wait for I/O.
+    waiting: AtomicUsize,
+    /// Replaced when the place has a new group.
+    pressure: ArcCell<Arc<Pressure>>,
+}
+
+impl Group {
+    fn new(place: Place, dirty_limits: DirtyLimits, pressure: Arc<Pressure>) -> Self {
+        Self {
+            place: AtomicU64::new(place.word()),
+            limits: LimitPages::none(),
+            usage: Usage::default(),
+            counters: GroupCounters::default(),
+            dirty: AtomicUsize::default(),
+            dirty_limits,
+            waiting: AtomicUsize::default(),
+            pressure: ArcCell::new(Arc::new(pressure)),
+        }
+    }
+
+    /// The time that threads lose because its memory lacks.
+    pub fn pressure(&self) -> Arc<Pressure> {
+        self.pressure.load(&pin()).expect("a group has its pressure").clone()
+    }
+
+    /// Where it is in the tree.
+    pub(super) fn place(&self) -> Place {
+        Place::of_word(self.place.load(Ordering::SeqCst))
+    }
+
+    fn move_to(&self, place: Place) {
+        self.place.store(place.word(), Ordering::SeqCst);
+    }
+
+    /// Pages that are charged to it alone. A sum of what threads have counted: exact if no other thread
+    /// allocates.
+    pub fn charged_pages(&self) -> u64 {
+        self.usage.charged_pages()
+    }
+
+    /// So many more of its pages are dirty.
+    pub fn add_dirty(&self, pages: usize) {
+        self.dirty.fetch_add(pages, Ordering::AcqRel);
+    }
+
+    /// So many fewer of its pages are dirty.
+    pub fn remove_dirty(&self, pages: usize) {
+        self.dirty.fetch_sub(pages, Ordering::AcqRel);
+    }
+
+    /// How many of its pages are dirty.
+    pub fn dirty_pages(&self) -> usize {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// How many of its pages may be dirty.
+    pub fn dirty_limits(&self) -> DirtyLimits {
+        self.dirty_limits
+    }
+
+    /// One more of its faults waits for I/O.
+    pub fn add_waiting(&self) {
+        self.waiting.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// One fewer of its faults waits for I/O.
+    pub fn remove_waiting(&self) {
+        self.waiting.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// How many of its faults wait for I/O.
+    pub fn waiting(&self) -> usize {
+        self.waiting.load(Ordering::Relaxed)
+    }
+}
+
+/// What reclaim may not take of a group, in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Protected {
+    /// The group.
+    pub group: GroupId,
+    /// What it uses, with the groups below it.
+    pub usage: u64,
+    /// What is never taken.
+    pub min: u64,
+    /// What is taken only if nothing else can be.
+    pub low: u64,
+}
+
+/// The table of groups.
+pub struct Tree {
+    table: Box<[OnceLock<Box<Group>>]>,
+    /// How many places of the table have, or had, a group.
+    made: AtomicUsize,
+}
+
+impl Tree {
+    /// An empty table.
+    pub(super) fn new() -> Self {
+        let table = (0..MAX_GROUPS).map(|_| OnceLock::new()).collect();
+        Self { table, made: AtomicUsize::new(0) }
+    }
+
+    /// The group in a place of the table.
+    pub(super) fn at(&self, index: usize) -> &Group {
+        self.table[index].get().expect("the place has had a group")
+    }
+
+    /// The places that groups have, or had.
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, Place)> {
+        let places = (0..self.made.load(Ordering::Acquire)).map(|index| (index, self.at(index).place()));
+        places.filter(|(_, place)| place.state != State::Free)
+    }
+
+    /// The place of the group that pays for what is allocated for `group`: its own, or, if it was removed,
+    /// that of the nearest group above it that was not. If its place has another group by now, the root
+    /// pays.
+    pub(super) fn payer(&self, group: GroupId) -> usize {
+        let (mut index, mut place) = (group.index(), self.at(group.index()).place());
+        if place.life != group.life {
+            return GroupId::ROOT.index();
+        }
+        while place.state == State::Removed {
+            index = place.parent;
+            place = self.at(index).place();
+        }
+        if place.state == State::Live { index } else { GroupId::ROOT.index() }
+    }
+
+    /// The group that pays for what is allocated for `group`: see [`Groups::alloc`].
+    pub fn paying(&self, group: GroupId) -> GroupId {
+        if group == GroupId::ROOT { group } else { self.id(self.payer(group)) }
+    }
+
+    /// The group that has a place now.
+    pub(super) fn id(&self, index: usize) -> GroupId {
+        GroupId { index: index as u16, life: self.at(index).place().life }
+    }
+
+    /// The place, and those of the groups above it, but for the root.
+    pub(super) fn lineage(&self, index: usize) -> impl Iterator<Item = usize> {
+        let above = |index: &usize| Some(self.at(*index).place().parent);
+        std::iter::successors(Some(index), above).take_while(|index| *index != GroupId::ROOT.index())
+    }
+
+    /// Whether the group at a place is `group`, or below it.
+    pub(super) fn is_within(&self, index: usize, group: usize) -> bool {
+        group == GroupId::ROOT.index() || self.lineage(index).any(|above| above == group)
+    }
+
+    /// A group that exists.
+    ///
+    /// # Errors
+    /// ENOENT: it was removed.
+    pub fn check(&self, group: GroupId) -> Result<(), Errno> {
+        let known = self.table.get(group.index()).and_then(|place| place.get());
+        let place = known.map(|known| known.place());
+        let lives = |place: &Place| place.state == State::Live && place.life == group.life;
+        place.filter(lives).map(|_| ()).ok_or(Errno::NOENT)
+    }
+}
+
+impl Groups {
+    /// Adds the root, or, in tests, a child of it.
+    pub(super) fn add_first(&self, index: usize, dirty_limits: DirtyLimits) {
+        let place = Place { depth: u16::from(index > 0), ..Place::ROOT };
+        let above = (index > 0).then(|| self.at(0).pressure());
+        let pressure = Pressure::new(above.as_ref(), &self.locks);
+        let _ = self.tree.table[index].set(Box::new(Group::new(place, dirty_limits, pressure)));
+        self.tree.made.store(index + 1, Ordering::Release);
+    }
+
+    /// Makes a group below `parent`.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such parent. ENOSPC: there are [`MAX_GROUPS`].
+    pub fn create(&self, parent: GroupId, limits: &Limits) -> Result<GroupId, Errno> {
+        let _changes = self.changes.lock();
+        self.check(parent)?;
+        let above = self.at(parent.index()).place();
+        let pressure = Pressure::new(Some(&self.of(parent).pressure()), &self.locks);
+        let index = match self.tree.made.load(Ordering::Acquire) {
+            made if made < MAX_GROUPS => {
+                let place = Place { state: State::Free, life: 0, ..above };
+                let _ = self.tree.table[made].set(Box::new(Group::new(
+                    place,
+                    DirtyLimits::NONE,
+                    pressure.clone(),
+                )));
+                self.tree.made.store(made + 1, Ordering::Release);
+                made
+            }
+            _ => (1..MAX_GROUPS).find(|index| self.give_up(*index)).ok_or(Errno::NOSPC)?,
+        };
+        let group = self.at(index);
+        group.limits.set(limits);
+        group.pressure.store(Some(Arc::new(pressure)), &pin());
+        let life = group.place().life;
+        group.move_to(Place { state: State::Live, life, parent: parent.index(), depth: above.depth + 1 });
+        Ok(GroupId { index: index as u16, life })
+    }
+
+    /// Frees the place of a group that was removed, if nothing is left of the group.
+    fn give_up(&self, index: usize) -> bool {
+        let (group, before) = (self.at(index), self.at(index).place());
+        let is_child = |(_, place): (usize, Place)| place.parent == index;
+        if before.state == State::Live || self.places().any(is_child) {
+            return false;
+        }
+        group.move_to(Place { state: State::Free, life: before.life.wrapping_add(1), ..before });
+        self.drain(index);
+        if group.usage.pages() > 0 {
+            group.move_to(before);
+            return false;
+        }
+        group.counters.hand_to(&self.at(before.parent).counters);
+        true
+    }
+
+    /// Removes a group without children. What it uses stays charged to the groups above it, and is counted as
+    /// theirs.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. EBUSY: it is the root, or has children.
+    pub fn remove(&self, id: GroupId) -> Result<(), Errno> {
+        let _changes = self.changes.lock();
+        self.check(id)?;
+        let is_child = |(_, place): (usize, Place)| place.state == State::Live && place.parent == id.index();
+        if id == GroupId::ROOT || self.places().any(is_child) {
+            return Err(Errno::BUSY);
+        }
+        let group = self.of(id);
+        group.limits.set(&Limits::default());
+        group.move_to(Place { state: State::Removed, ..group.place() });
+        self.drain(id.index());
+        Ok(())
+    }
+
+    /// Changes the limits of a group. Nothing is reclaimed for that.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. EINVAL: it is the root, whose limit is the arena.
+    pub fn set_limits(&self, id: GroupId, limits: &Limits) -> Result<(), Errno> {
+        let _changes = self.changes.lock();
+        self.check(id)?;
+        if id == GroupId::ROOT {
+            return Err(Errno::INVAL);
+        }
+        self.of(id).limits.set(limits);
+        self.drain(id.index());
+        Ok(())
+    }
+
+    /// The limits of a group.
+    pub fn limits(&self, id: GroupId) -> Limits {
+        self.of(id).limits.get()
+    }
+
+    /// How many pages a group uses beyond its `max`.
+    pub fn beyond_max(&self, id: GroupId) -> u64 {
+        let group = self.of(id);
+        group.usage.pages().saturating_sub(group.limits.max())
+    }
+
+    /// The nearest group, from `group` on upwards, that uses more than its `high`, with its usage and its
+    /// `high`, in pages.
+    pub fn over_high(&self, group: GroupId) -> Option<(GroupId, [u64; 2])> {
+        let over = |index: usize| {
+            let (usage, high) = (self.at(index).usage.pages(), self.at(index).limits.high());
+            (high != UNLIMITED && usage > high).then(|| (self.id(index), [usage, high]))
+        };
+        self.lineage(self.payer(group)).find_map(over)
+    }
+
+    /// What is protected of each group from `target` on downwards, if memory is reclaimed for `target`:
+    /// nothing of that group itself, and of its children what they ask for.
+    pub fn protected_below(&self, target: GroupId) -> Vec<Protected> {
+        let (root, target) = (GroupId::ROOT.index(), target.index());
+        let alone = |index: usize| Protected { group: self.id(index), usage: 0, min: 0, low: 0 };
+        if self.tree.made.load(Ordering::Acquire) == 1 {
+            return vec![alone(root)];
+        }
+        let mut places: Vec<_> = self.places().filter(|place| self.is_within(place.0, target)).collect();
+        // Parents first.
+        places.sort_unstable_by_key(|(_, place)| place.depth);
+        let (mut at, mut claims) = ([usize::MAX; MAX_GROUPS], vec![[0_u64; 2]; places.len()]);
+        places.iter().enumerate().for_each(|(nth, (index, _))| at[*index] = nth);
+        let siblings: Vec<[Sibling; 2]> = places
+            .iter()
+            .map(|(index, _)| {
+                let group = self.at(*index);
+                let usage = if *index == root { 0 } else { group.usage.pages() };
+                group.limits.protected().map(|setting| Sibling { usage, setting })
+            })
+            .collect();
+        for (nth, (index, place)) in places.iter().enumerate().filter(|(_, (index, _))| *index != target) {
+            debug_assert!(*index != root && nth > 0);
+            for (claims, sibling) in claims[at[place.parent]].iter_mut().zip(siblings[nth]) {
+                *claims += sibling.claim();
+            }
+        }
+        let mut result: Vec<Protected> = Vec::with_capacity(places.len());
+        for (nth, (index, place)) in places.iter().enumerate() {
+            let [min, low] = siblings[nth];
+            let usage = min.usage;
+            let [min, low] = if *index == target || MUTANT_IGNORE_PROTECTION.planted() {
+                [0, 0]
+            } else if place.parent == target {
+                [min.setting, low.setting]
+            } else {
+                let above = at[place.parent];
+                let parent = &result[above];
+                let families = [parent.min, parent.low].into_iter().zip(claims[above]);
+                let mut each = families.zip([min, low]).map(|((protection, claims), sibling)| {
+                    effective_protection(sibling, Family { usage: parent.usage, protection, claims })
+                });
+                [each.next().unwrap_or(0), each.next().unwrap_or(0)]
+            };
+            result.push(Protected { usage, min, low, ..alone(*index) });
+        }
+        result
+    }
+
+    /// What a group and those below it have used and counted.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group.
+    pub fn stats(&self, id: GroupId) -> Result<GroupStats, Errno> {
+        self.check(id)?;
+        let within: Vec<_> = self.places().map(|(index, _)| index).collect();
+        let within: Vec<_> = within.into_iter().filter(|index| self.is_within(*index, id.index())).collect();
+        let charged = within.iter().map(|index| self.at(*index).charged_pages());
+        let pages = charged.fold(0, u64::wrapping_add).min(i64::MAX as u64);
+        let events = |event: GroupEvent| {
+            within.iter().map(|index| self.at(*index).counters.get(event)).fold(0, u64::wrapping_add)
+        };
+        Ok(GroupStats::new(pages << PAGE_SHIFT, self.of(id).limits.get(), events))
+    }
+}

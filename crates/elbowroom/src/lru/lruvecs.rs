@@ -1,0 +1,106 @@
+//! One [`Lruvec`] for each group and kind of memory, and what is known of what was evicted of them. Linux:
+//! `struct mem_cgroup_per_node`.
+//!
+//! Synchronization: a lock for each lruvec; atomics.
+
+use super::shadow::Shadows;
+use super::{List, Lruvec};
+use crate::config::MAX_GROUPS;
+use crate::group::{GroupId, Kind};
+use crate::page::Folio;
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::{Arc, LockStats, OnceLock};
+
+/// The kind of a folio.
+fn kind_of(folio: &Folio) -> Kind {
+    if folio.is_cached() { Kind::File } else { Kind::Anonymous }
+}
+
+/// A folio that comes back after it was evicted.
+pub(crate) struct Refault<'l> {
+    /// The lists of the group that paid for it when it was evicted.
+    pub(crate) lists: &'l Lruvec,
+    /// How many pages were evicted from them since.
+    pub(crate) distance: u64,
+}
+
+/// The lruvecs of all groups. Those of a group are made with its first folio, and stay when it is removed:
+/// folios that it has still are in them.
+pub(crate) struct Lruvecs {
+    groups: Vec<OnceLock<[Lruvec; Kind::COUNT]>>,
+    shadows: Shadows,
+    /// How many times lists were chosen to give next.
+    turn: AtomicUsize,
+    locks: LockStats,
+}
+
+impl Lruvecs {
+    /// Empty lists, for folios that have `frames` in all.
+    pub(crate) fn new(frames: usize, locks: &LockStats) -> Self {
+        Self {
+            groups: (0..MAX_GROUPS).map(|_| OnceLock::new()).collect(),
+            shadows: Shadows::new(frames),
+            turn: AtomicUsize::new(0),
+            locks: locks.clone(),
+        }
+    }
+
+    /// Adds a folio that is in no list to this one of its group and kind, unless it is dead.
+    #[track_caller]
+    pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
+        let pages = folio.pages() as u32;
+        self.add_as(folio, list, pages);
+    }
+
+    /// [`Lruvecs::add`] for a folio that counts as so many pages: it is a sample, and stands for that many.
+    #[track_caller]
+    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
+        self.of(&folio).add_as(folio, list, pages);
+    }
+
+    /// Takes a dead folio out of its list, if it is in one.
+    #[track_caller]
+    pub(crate) fn remove(&self, folio: &Folio) {
+        self.of(folio).remove(folio);
+    }
+
+    /// Notes that a folio of the file with this serial number was evicted.
+    pub(crate) fn note_evicted(&self, file: u64, folio: &Folio) {
+        let now = self.of(folio).note_evicted(folio.pages());
+        self.shadows.evicted([file, folio.index], folio.group, now);
+    }
+
+    /// What is known of a folio of the file that has just come in: `Some` if it was evicted before. Forgets
+    /// it.
+    pub(crate) fn refault(&self, file: u64, folio: &Folio) -> Option<Refault<'_>> {
+        let lists = |group: usize| &self.of_index(group)[Kind::File as usize];
+        let (group, distance) =
+            self.shadows.refault([file, folio.index], |group| lists(group).evicted_pages())?;
+        Some(Refault { lists: lists(group), distance })
+    }
+
+    /// The number of the turn in which lists are chosen next.
+    pub(crate) fn next_turn(&self) -> usize {
+        self.turn.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// Those of the group with this place in tables, by kind.
+    fn of_index(&self, group: usize) -> &[Lruvec; Kind::COUNT] {
+        self.groups[group].get_or_init(|| Kind::ALL.map(|_| Lruvec::new(&self.locks)))
+    }
+
+    /// That of a group and kind.
+    pub(crate) fn at(&self, group: GroupId, kind: Kind) -> &Lruvec {
+        &self.of_index(group.index())[kind as usize]
+    }
+
+    /// The one that has a folio, if any has.
+    fn of(&self, folio: &Folio) -> &Lruvec {
+        self.at(folio.group, kind_of(folio))
+    }
+
+    /// Those of all groups.
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Lruvec> {
+        self.groups.iter().filter_map(OnceLock::get).flatten()
+    }
+}

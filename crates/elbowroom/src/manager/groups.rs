@@ -1,0 +1,124 @@
+//! The memory groups of a manager, as programs see them.
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
+use crate::config::DELAY;
+use crate::group::{GroupId, GroupStats, Limits};
+use crate::page::Ready;
+use crate::pause::{Cause, pause};
+use crate::platform::{Platform, Soft};
+use crate::space::{Space, Spaces};
+use elbowroom_machine::{Errno, PAGE_SIZE};
+use elbowroom_sync::Arc;
+
+/// How often nothing can be freed in turn before a group is left above its `max`. Linux:
+/// `MAX_RECLAIM_RETRIES`.
+const RETRIES: usize = 16;
+
+/// The memory groups of a manager: a tree, whose root, [`GroupId::ROOT`], is the manager's whole budget. A
+/// space or a mapping belongs to a group, and so does memory that is used for it. What a group uses is at
+/// most what its limits and those of all groups above it permit. Linux: cgroup v2, memory controller.
+///
+/// All calls may be made by any thread that may call the manager, at any time.
+pub struct MemoryGroups<'m, P: Platform> {
+    core: &'m Arc<Spaces<P>>,
+}
+
+impl<'m, P: Platform> MemoryGroups<'m, P> {
+    pub(super) fn of(core: &'m Arc<Spaces<P>>) -> Self {
+        Self { core }
+    }
+
+    /// Makes a group below `parent`, with these limits.
+    ///
+    /// # Errors
+    /// ENOENT: there is no group `parent`. ENOSPC: there are 1,024 groups, or so many with pages left.
+    ///
+    /// Locks: `groups`.
+    pub fn create(&self, parent: GroupId, limits: &Limits) -> Result<GroupId, Errno> {
+        self.core.groups.create(parent, limits)
+    }
+
+    /// Changes the limits of a group. If it uses more than its new `max`, memory of it is reclaimed before
+    /// this returns; pages that cannot be reclaimed stay, but the group gets no more.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. EINVAL: it is the root, whose limit is the budget. EBUSY: the limits
+    /// are set, but so much of the group's memory cannot be reclaimed now that it is still above its `max`.
+    ///
+    /// Locks: `groups`; then those of reclaim.
+    pub fn set_limits(&self, group: GroupId, limits: &Limits) -> Result<(), Errno> {
+        let groups = &self.core.groups;
+        groups.set_limits(group, limits)?;
+        let mut failures = 0;
+        while groups.beyond_max(group) > 0 && failures < RETRIES {
+            let want = (groups.beyond_max(group) as usize).min(self.core.tuning().reclaim_batch_pages);
+            if self.shrink(group, want) == 0 {
+                failures += 1;
+                pause(Cause::Frames, DELAY);
+            }
+        }
+        if groups.beyond_max(group) == 0 { Ok(()) } else { Err(Errno::BUSY) }
+    }
+
+    /// Removes a group. What it uses is the parent's from now on; what is allocated for its spaces and
+    /// mappings later is charged to the parent.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. EBUSY: it is the root, or has groups below it.
+    ///
+    /// Locks: `groups`.
+    pub fn remove(&self, group: GroupId) -> Result<(), Errno> {
+        self.core.groups.remove(group)
+    }
+
+    /// What a group, with all groups below it, uses and has counted.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group.
+    pub fn stats(&self, group: GroupId) -> Result<GroupStats, Errno> {
+        self.core.groups.stats(group)
+    }
+
+    /// Frees memory of a group, about so many bytes, whatever of the group itself is protected; protection of
+    /// groups below it holds. Returns how many bytes were freed, which may be more or less. Linux:
+    /// `memory.reclaim`.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group.
+    ///
+    /// Locks: those of reclaim.
+    pub fn reclaim(&self, group: GroupId, bytes: u64) -> Result<u64, Errno> {
+        self.core.groups.check(group)?;
+        let want = bytes.div_ceil(PAGE_SIZE as u64) as usize;
+        let (mut freed, mut failures) = (0, 0);
+        while freed < want && failures < RETRIES {
+            let some = self.shrink(group, (want - freed).min(self.core.tuning().reclaim_batch_pages));
+            freed += some;
+            if some == 0 {
+                failures += 1;
+                pause(Cause::Frames, DELAY);
+            }
+        }
+        Ok((freed * PAGE_SIZE) as u64)
+    }
+
+    fn shrink(&self, group: GroupId, want: usize) -> usize {
+        let ready = Ready::default();
+        let freed = self.core.shrink(group, want, &ready);
+        self.core.dispatch(ready.take());
+        freed
+    }
+}
+
+impl MemoryGroups<'_, Soft> {
+    /// Makes an empty soft space of a group.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. ENOMEM: there are as many spaces as there may be.
+    pub fn create_space(&self, group: GroupId) -> Result<Space<Soft>, Errno> {
+        self.core.groups.check(group)?;
+        Space::create(self.core, group)
+    }
+}

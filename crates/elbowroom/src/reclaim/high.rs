@@ -1,0 +1,64 @@
+//! Groups that use more than their `high`: the threads that need pages of such a group free some first, and
+//! sleep if that was not enough. Linux: `reclaim_high` and `mem_cgroup_handle_over_high`.
+//!
+//! A thread sleeps for so much time that a group hardly grows any more when it is some percent above its
+//! `high`, but never for more than [`HIGH_BOUND`], and not at all if nothing could be freed: that would keep
+//! the program from ever freeing memory itself.
+
+use super::Reclaim;
+use crate::config::HIGH_BOUND;
+use crate::group::{GroupEvent, GroupId};
+use crate::page::Woken;
+use crate::platform::Platform;
+use elbowroom_sync::time::Duration;
+
+/// For a group that uses twice its `high`; the time grows with the square of the part that is beyond. Linux:
+/// `MEMCG_DELAY_SCALING_SHIFT`, for one page.
+const TIME_AT_TWICE: Duration = Duration::from_secs(2);
+
+/// Shorter sleeps cost more than they are worth.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// Pages that a thread frees at most before it gets its own.
+const MOST_PAGES: u64 = 512;
+
+/// A thread needs pages of a group: if the group, or one above it, is over its `high`, pages of that one are
+/// freed. Returns for how long the thread should sleep then.
+pub(crate) fn see_to_high<P: Platform>(
+    reclaim: &Reclaim<P>,
+    group: GroupId,
+    woken: &dyn Woken,
+) -> Option<Duration> {
+    let (over, [usage, high]) = reclaim.groups.over_high(group)?;
+    reclaim.groups.count(over, GroupEvent::High, 1);
+    let batch = reclaim.tuning().reclaim_batch_pages;
+    let want = (usage - high).min(MOST_PAGES).max(batch as u64);
+    let freed = reclaim.shrink(over, want as usize, woken);
+    let (over, [usage, high]) = reclaim.groups.over_high(group)?;
+    if freed == 0 {
+        reclaim.groups.count(over, GroupEvent::HighStuck, 1);
+        return None;
+    }
+    let time = sleep_time(usage, high)?;
+    reclaim.groups.count(over, GroupEvent::HighWaits, 1);
+    Some(time)
+}
+
+/// How long a thread sleeps whose group uses `usage` pages, more than `high`.
+fn sleep_time(usage: u64, high: u64) -> Option<Duration> {
+    let beyond = (usage - high) as f64 / high.max(1) as f64;
+    let time = HIGH_BOUND.min(TIME_AT_TWICE.mul_f64((beyond * beyond).min(1.0)));
+    (time >= LEAST).then_some(time)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sleeps_grow_with_the_square_of_what_is_beyond() {
+        let millis = |usage, high| sleep_time(usage, high).map_or(0, |time| time.as_millis());
+        assert_eq!([1001, 1020, 1030, 1100, 1200].map(|usage| millis(usage, 1000)), [0, 0, 1, 20, 80]);
+        assert_eq!([millis(1400, 1000), millis(9000, 1000), millis(5, 0)], [200, 200, 200]);
+    }
+}

@@ -1,0 +1,179 @@
+//! A scan: which lists give next, and how much of each is looked at. Linux: `shrink_node_memcgs`,
+//! `get_scan_count` and `shrink_lruvec`.
+//!
+//! The lists of each group and kind give in proportion to their sizes, less what is protected of the group:
+//! over many batches, what is evicted of them is as large a part of what each has beyond its protection.
+//! Lists that gave nothing are left alone until all others gave nothing. A group within its `low` is left
+//! alone, too, unless all others gave nothing; a group within its `min` always.
+
+use super::Reclaim;
+use super::policy::{Policy, pick};
+use crate::config::{RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR};
+use crate::group::{GroupEvent, GroupId, Kind, Protected};
+use crate::lru::{Batch, Lruvec, Taken};
+use crate::page::Woken;
+use crate::platform::Platform;
+
+/// Which groups give nothing.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Spared {
+    /// Groups within their `min`, or within their `low`.
+    Low,
+    /// Only groups within their `min`. Linux: `memcg_low_reclaim`.
+    Min,
+}
+
+/// One scan, of a group and those below it.
+pub(super) struct Scan<'a, P: Platform> {
+    reclaim: &'a Reclaim<P>,
+    target: GroupId,
+    /// Where the faults go that waited for a folio that the scan unlocked.
+    woken: &'a dyn Woken,
+}
+
+/// Lists that may give.
+struct Source<'a> {
+    lruvec: &'a Lruvec,
+    group: GroupId,
+    kind: Kind,
+    /// How many pages the lists may have.
+    room: usize,
+    /// How much of a page counts, in 1/1,024: as much as of the group is not protected.
+    part: u64,
+}
+
+/// What is not protected of a group, in 1/1,024 of its usage.
+const WHOLE: u64 = 1024;
+
+impl<'a, P: Platform> Scan<'a, P> {
+    /// A scan for a group whose pages are to be freed.
+    pub(super) fn new(reclaim: &'a Reclaim<P>, target: GroupId, woken: &'a dyn Woken) -> Self {
+        Self { reclaim, target, woken }
+    }
+
+    /// Frees about `want` pages; returns how many.
+    pub(super) fn shrink(&self, want: usize) -> usize {
+        for spared in [Spared::Low, Spared::Min] {
+            let (mut freed, skipped) = self.shrink_inactive(want, spared);
+            if freed == 0 && !self.reclaim.is_writing_enough() && self.deactivate(want, spared) {
+                freed = self.shrink_inactive(want, spared).0;
+            }
+            if freed > 0 || !skipped {
+                return freed;
+            }
+        }
+        0
+    }
+
+    /// Tells, too, whether groups were left alone since they are within their `low`.
+    fn shrink_inactive(&self, want: usize, spared: Spared) -> (usize, bool) {
+        let (mut freed, (mut sources, skipped)) = (0, self.sources(spared));
+        while freed < want && !self.reclaim.is_writing_enough() {
+            let weights = sources.iter().map(|source| self.takable_pages(source));
+            let Some(next) = pick(weights, self.reclaim.lists.next_turn()) else { break };
+            let source = sources.swap_remove(next);
+            let got = self.shrink_lruvec(&source, want - freed);
+            self.reclaim.groups.count(source.group, GroupEvent::Stolen(source.kind), got as u64);
+            freed += got;
+            if got > 0 {
+                sources.push(source);
+            }
+        }
+        (freed, skipped)
+    }
+
+    /// The lists that have pages, and may give some; whether others are left alone since their groups are
+    /// within their `low`.
+    fn sources(&self, spared: Spared) -> (Vec<Source<'a>>, bool) {
+        let (reclaim, mut skipped) = (self.reclaim, false);
+        let mut sources = Vec::new();
+        for Protected { group, usage, min, low } in reclaim.groups.protected_below(self.target) {
+            let within = |protection: u64| protection > 0 && protection >= usage;
+            if within(min) {
+                continue;
+            }
+            let lists = Kind::ALL.map(|kind| (kind, reclaim.lists.at(group, kind)));
+            let mut lists = lists.into_iter().filter(|(_, lruvec)| lruvec.listed_pages() > 0).peekable();
+            if within(low) && lists.peek().is_some() {
+                if spared == Spared::Low {
+                    skipped = true;
+                    continue;
+                }
+                reclaim.groups.count(group, GroupEvent::Low, 1);
+            }
+            let protection = if spared == Spared::Low { min.max(low) } else { min };
+            let part = match usage.max(protection) {
+                0 => WHOLE,
+                all => WHOLE - (u128::from(WHOLE) * u128::from(protection) / u128::from(all)) as u64,
+            };
+            sources.extend(lists.map(|(kind, lruvec)| {
+                let room = room_of(reclaim, group, lruvec);
+                Source { lruvec, group, kind, room, part }
+            }));
+        }
+        (sources, skipped)
+    }
+
+    /// The pages of lists that can be taken now, as far as they are not protected: those that were not
+    /// touched for some time, and what is active beyond its share.
+    fn takable_pages(&self, Source { lruvec, room, part, .. }: &Source<'_>) -> usize {
+        let share = self.reclaim.policy.active_share(*room);
+        let pages = lruvec.idle_pages() + lruvec.active_pages().saturating_sub(share);
+        pages * *part as usize
+    }
+
+    /// Makes pages of all active lists inactive, about as many as `want`, or a batch; `false`: nothing is
+    /// active.
+    fn deactivate(&self, want: usize, spared: Spared) -> bool {
+        let batch = want.max(self.reclaim.tuning().reclaim_batch_pages);
+        let sources = self.sources(spared).0;
+        let all: usize = sources.iter().map(|source| source.lruvec.active_pages()).sum();
+        let part = |lruvec: &Lruvec| (batch * lruvec.active_pages()).div_ceil(all.max(1));
+        sources.iter().filter(|source| source.lruvec.deactivate(part(source.lruvec))).count() > 0
+    }
+
+    /// Frees about `want` pages of one group's folios of one kind; returns how many.
+    fn shrink_lruvec(&self, source: &Source<'_>, want: usize) -> usize {
+        let (Self { reclaim, woken, .. }, Source { lruvec, group, kind, room, .. }) = (self, source);
+        let mut freed = 0;
+        let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
+        let batch =
+            Batch { pages: want.max(reclaim.tuning().reclaim_batch_pages), folios: RECLAIM_BATCH_FOLIOS };
+        let scanned = |pages: u64| reclaim.groups.count(*group, GroupEvent::Scanned(*kind), pages);
+        // Whether the inactive list has only what cannot be taken now.
+        let mut barren = false;
+        while freed < want && looks > 0 && !reclaim.is_writing_enough() {
+            let next = |sizes| reclaim.policy.next(sizes, *room, barren);
+            match lruvec.take(reclaim.policy.active_share(*room), batch, next) {
+                Some(Taken::Standby(folio)) => {
+                    looks -= 1;
+                    scanned(folio.pages());
+                    freed += reclaim.visit_standby(folio, *woken);
+                }
+                Some(Taken::Inactive(folios)) => {
+                    looks = looks.saturating_sub(folios.len());
+                    scanned(folios.iter().map(|folio| folio.pages()).sum());
+                    let (aged, evicted) = reclaim.age(folios, *woken);
+                    freed += evicted;
+                    barren = aged == 0 && evicted == 0;
+                }
+                None => break,
+            }
+        }
+        freed
+    }
+}
+
+/// How many pages the lists of a group and kind may have. Those of the root share, in proportion to their
+/// sizes, the frames that may be in lists at all. Those of other groups have what they have: when these
+/// groups are reclaimed from, they, or the arena, are full.
+pub(super) fn room_of<P: Platform>(reclaim: &Reclaim<P>, group: GroupId, lruvec: &Lruvec) -> usize {
+    let listed = lruvec.listed_pages();
+    if group != GroupId::ROOT {
+        return listed;
+    }
+    let lists = |group| Kind::ALL.map(|kind| reclaim.lists.at(group, kind).listed_pages());
+    let all: usize = reclaim.groups.ids().flat_map(lists).sum();
+    let room = reclaim.listable_frames();
+    if listed >= all { room } else { (room as u128 * listed as u128 / all as u128) as usize }
+}
