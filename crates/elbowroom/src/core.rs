@@ -483,7 +483,9 @@ impl<P: Platform> Core<P> {
         // The folio, its entry in a list, its places in the index, and what the allocator adds.
         const FOLIO_BYTES: usize = size_of::<Folio>() + 96;
         let folios = self.groups.folios.most() * FOLIO_BYTES;
-        let frames = self.mmu.frames() * FRAME_BYTES;
+        // The process of a run has addresses for the whole budget, and uses a part.
+        let most = self.config.member.as_ref().map_or(usize::MAX, |member| member.peak());
+        let frames = self.mmu.frames().min(most) * FRAME_BYTES;
         (folios + frames) as u64 + self.swap.described() * SLOT_BYTES
     }
 

@@ -8,6 +8,7 @@
 //! lists: it would not have been evicted if these had been longer, however much other groups evict.
 
 use crate::group::GroupId;
+use elbowroom_sync::OnceLock;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 /// With more frames than this the oldest evictions are forgotten sooner.
@@ -19,37 +20,48 @@ const TIME_BITS: u32 = 32;
 /// Bits above it that are the group. The others are from the hash.
 const GROUP_BITS: u32 = 10;
 
+/// The table is allocated in parts of so many entries, each when it is needed first: most processes never evict
+/// anything.
+const PART: usize = 4096;
+
 /// The table of entries.
 pub(super) struct Shadows {
-    entries: Vec<AtomicU64>,
+    parts: Box<[OnceLock<Box<[AtomicU64]>>]>,
+    /// Entries of a part.
+    part: usize,
 }
 
 impl Shadows {
     /// Room for about `frames` evictions, at most a million (8 MiB).
     pub(super) fn new(frames: usize) -> Self {
-        let entries = (0..frames.next_power_of_two().min(MOST_ENTRIES)).map(|_| AtomicU64::new(0)).collect();
-        Self { entries }
+        let entries = frames.next_power_of_two().min(MOST_ENTRIES);
+        let part = entries.min(PART);
+        Self { parts: (0..entries / part).map(|_| OnceLock::new()).collect(), part }
     }
 
-    fn place(&self, [object, index]: [u64; 2]) -> (&AtomicU64, u64) {
+    /// The part of a place, the entry's number in it, and the entry's tag.
+    fn place(&self, [object, index]: [u64; 2]) -> (&OnceLock<Box<[AtomicU64]>>, usize, u64) {
         let hash = (object.wrapping_mul(0xA24B_AED4_963E_E407) ^ index).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         let hash = hash ^ hash >> 29;
         let tag = hash >> (TIME_BITS + GROUP_BITS) | 1;
-        (&self.entries[hash as usize & (self.entries.len() - 1)], tag)
+        let entry = hash as usize & (self.parts.len() * self.part - 1);
+        (&self.parts[entry / self.part], entry % self.part, tag)
     }
 
     /// Notes that the folio at a place (an object and the number of a page) was evicted, for which the group
     /// paid, at the time `now` of the group's clock.
     pub(super) fn evicted(&self, place: [u64; 2], group: GroupId, now: u64) {
-        let (entry, tag) = self.place(place);
+        let (part, entry, tag) = self.place(place);
+        let part = part.get_or_init(|| (0..self.part).map(|_| AtomicU64::new(0)).collect());
         let of = tag << GROUP_BITS | group.index() as u64;
-        entry.store(of << TIME_BITS | u64::from(now as u32), Ordering::Relaxed);
+        part[entry].store(of << TIME_BITS | u64::from(now as u32), Ordering::Relaxed);
     }
 
     /// The group that paid for the folio at a place when it was evicted, by its place in tables, and how long
     /// ago that was by the group's `clock`, if that is still known; forgets it.
     pub(super) fn refault(&self, place: [u64; 2], clock: impl FnOnce(usize) -> u64) -> Option<(usize, u64)> {
-        let (entry, tag) = self.place(place);
+        let (part, entry, tag) = self.place(place);
+        let entry = &part.get()?[entry];
         let value = entry.load(Ordering::Relaxed);
         if value >> (TIME_BITS + GROUP_BITS) != tag
             || entry.compare_exchange(value, 0, Ordering::Relaxed, Ordering::Relaxed).is_err()
