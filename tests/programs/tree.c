@@ -1,11 +1,12 @@
 /* A tree of processes that share a budget.
- *   tree random SEED MIB DEPTH  a tree at random: each process has up to MIB of verified memory and makes children
- *                               by fork, and by fork and exec; some are killed
- *   tree workers N MIB          N processes at a time, each of which changes MIB of memory three times, and verifies
- *   tree killed N MIB SECONDS   N such processes, of which one at random is killed and another one started, again
- *                               and again; the rest must be right
+ *   tree random SEED MIB DEPTH  a tree at random: each process has up to MIB of verified memory and makes
+ *                               children by fork, and by fork and exec; some are killed
+ *   tree workers N MIB          N processes at a time, each of which changes MIB of memory three times, and
+ *                               verifies it
+ *   tree killed N MIB SECONDS   N such processes, of which one at random is killed and another one started,
+ *                               again and again; the rest must be right
  *   tree waits MIB              fills MIB, says "full", and waits for a line
- *   tree quiet MIB SECONDS      as `waits`, but reads all of it again and again; says how many rounds it made */
+ *   tree quiet MIB SECONDS      as `waits`, but reads all of it again and again; says how many rounds */
 #include "common.h"
 
 static const char *self;

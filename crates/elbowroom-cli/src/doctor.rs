@@ -298,8 +298,8 @@ fn advise_on_group(found: &Probe, add: &mut impl FnMut(&'static str, bool, Strin
     let budget = default_memory_bytes(found);
     let text = plan::group_warning(budget, Some(group), Config::MIN_MEMORY).unwrap_or_else(|| {
         format!(
-            "{} of the limit of {} are left, and all processes of a run have {} of that together by default; two \
-             runs at a time need less for each, by --memory",
+            "{} of the limit of {} are left, and all processes of a run have {} of that together by default: \
+             two runs at a time need less for each, by --memory",
             Shown(left),
             Shown(limit),
             Shown(budget)

@@ -25,6 +25,38 @@ const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
 /// How long a thread that waits for a block sleeps at most before it looks again: a bound, not a poll.
 const GROWTH_BOUND: Duration = Duration::from_millis(50);
 
+/// How much memory an arena may have.
+pub struct Allowance<'a>(pub(crate) &'a Arena);
+
+impl Allowance<'_> {
+    /// From now on no more frames have memory than have some now, and than [`Allowance::add`] adds.
+    pub fn restrict(&self) {
+        self.0.restrict_frames();
+    }
+
+    /// So many frames more may have memory.
+    pub fn add(&self, frames: usize) {
+        self.0.allow_frames(frames);
+    }
+
+    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames
+    /// may have memory from now on. What may be populated and is not goes first.
+    pub fn give(&self, most: usize) -> usize {
+        self.0.give_frames(most)
+    }
+
+    /// Gives up at most so many free frames for good, for memory that something else needs: those without
+    /// memory first. Tells how many it gave up.
+    pub fn withhold(&self, most: usize) -> usize {
+        self.0.withhold(most)
+    }
+
+    /// Frames that were given up for good.
+    pub fn withheld(&self) -> usize {
+        self.0.withheld()
+    }
+}
+
 pub(crate) struct Arena {
     /// The reserved addresses, the room to align the base included.
     reserved: Range<usize>,

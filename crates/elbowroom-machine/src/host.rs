@@ -18,7 +18,7 @@ use crate::peek::{Peek, is_there};
 use crate::pins::Pins;
 use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Uffd};
 use crate::way::Way;
-use crate::{Extent, PAGE_SIZE, WindowTable};
+use crate::{Allowance, Extent, PAGE_SIZE, WindowTable};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::{LockClass, LockStats, Mutex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
@@ -329,31 +329,9 @@ impl HostMmu {
         self.arena.free(extent);
     }
 
-    /// From now on no more frames have memory than have some now, and than `allow_frames` adds.
-    pub fn restrict_frames(&self) {
-        self.arena.restrict_frames();
-    }
-
-    /// So many frames more may have memory.
-    pub fn allow_frames(&self, frames: usize) {
-        self.arena.allow_frames(frames);
-    }
-
-    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames may
-    /// have memory from now on.
-    pub fn give_frames(&self, most: usize) -> usize {
-        self.arena.give_frames(most)
-    }
-
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
-    pub fn withhold(&self, most: usize) -> usize {
-        self.arena.withhold(most)
-    }
-
-    /// Frames that were given up.
-    pub fn withheld(&self) -> usize {
-        self.arena.withheld()
+    /// How much memory the arena may have.
+    pub fn allowance(&self) -> Allowance<'_> {
+        Allowance(&self.arena)
     }
 
     /// Frames that the arena has, or may grow to.

@@ -40,6 +40,7 @@ mod uffd;
 mod way;
 mod window;
 
+pub use arena::Allowance;
 pub use aside::aside;
 pub use extent::{Extent, Place};
 pub use host::{

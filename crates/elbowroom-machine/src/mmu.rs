@@ -1,7 +1,7 @@
 //! What a manager needs of an MMU.
 
 use crate::soft::SoftMmu;
-use crate::{Access, Denial, Errno, Extent, HostMmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
+use crate::{Access, Allowance, Denial, Errno, Extent, HostMmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use std::ops::Range;
 
 /// Arena, page tables of some kind, and the way between them. [`HostMmu`] has real pointers,
@@ -30,15 +30,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// Whether the arena has not reached its size, nor as much as it may have. A guess.
     fn can_grow(&self) -> bool;
 
-    /// From now on no more frames have memory than have some now, and than [`Mmu::allow_frames`] adds.
-    fn restrict_frames(&self);
-
-    /// So many frames more may have memory.
-    fn allow_frames(&self, frames: usize);
-
-    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames may
-    /// have memory from now on.
-    fn give_frames(&self, most: usize) -> usize;
+    /// How much memory the arena may have.
+    fn allowance(&self) -> Allowance<'_>;
 
     /// Populates 2 MiB more of the arena, which may take milliseconds, or waits while another thread does;
     /// `false` if all of it is populated. Other threads may have taken the new frames when it returns.
@@ -52,13 +45,6 @@ pub trait Mmu: Send + Sync + 'static {
     /// # Panics
     /// If a page of it is away, or it is of another MMU.
     fn free(&self, extent: Extent);
-
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
-    fn withhold(&self, most: usize) -> usize;
-
-    /// Frames that were given up.
-    fn withheld(&self) -> usize;
 
     /// The size of the arena, in frames, without those that were given up.
     fn frames(&self) -> usize;
@@ -197,16 +183,8 @@ macro_rules! same_in_both {
             self.can_grow()
         }
 
-        fn restrict_frames(&self) {
-            self.restrict_frames();
-        }
-
-        fn allow_frames(&self, frames: usize) {
-            self.allow_frames(frames);
-        }
-
-        fn give_frames(&self, most: usize) -> usize {
-            self.give_frames(most)
+        fn allowance(&self) -> Allowance<'_> {
+            self.allowance()
         }
 
         fn grow(&self) -> Result<bool, Errno> {
@@ -215,14 +193,6 @@ macro_rules! same_in_both {
 
         fn free(&self, extent: Extent) {
             self.free(extent);
-        }
-
-        fn withhold(&self, most: usize) -> usize {
-            self.withhold(most)
-        }
-
-        fn withheld(&self) -> usize {
-            self.withheld()
         }
 
         fn frames(&self) -> usize {

@@ -35,8 +35,8 @@ pub fn process_exists(pid: u32) -> bool {
     pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
-/// When a process was started, in nanoseconds since the machine was, rounded down to 10 ms. 0: it is there, and
-/// /proc does not say since when. `None`: it is gone, or only its exit status is left.
+/// When a process was started, in nanoseconds since the machine was, rounded down to 10 ms. 0: it is there,
+/// and /proc does not say since when. `None`: it is gone, or only its exit status is left.
 pub fn process_started(pid: u32) -> Option<u64> {
     let by_signal = || process_exists(pid).then_some(0);
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -45,8 +45,8 @@ pub fn process_started(pid: u32) -> Option<u64> {
     }
 }
 
-/// The start in a text of /proc/PID/stat; the inner `None`: the process has ended. The outer `None`: the text is
-/// not of that form.
+/// The start in a text of /proc/PID/stat; the inner `None`: the process has ended. The outer `None`: the text
+/// is not of that form.
 fn started(stat: &str) -> Option<Option<u64>> {
     // The command name, in parentheses, may contain any character.
     let (_, rest) = stat.rsplit_once(") ")?;

@@ -8,8 +8,8 @@ use elbowroom_sync::time::Duration;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 
-/// Words in a file that is mapped shared. The mapping stays until the process ends, and a child of fork has it,
-/// too.
+/// Words in a file that is mapped shared. The mapping stays until the process ends, and a child of fork has
+/// it, too.
 pub struct SharedWords {
     #[cfg(not(any(loom, shuttle)))]
     words: &'static [AtomicU64],
@@ -64,8 +64,8 @@ impl SharedWords {
         &self.words[number]
     }
 
-    /// Sleeps while the lower half of a word is `seen`: until [`SharedWords::wake`], or for `bound`, or for no
-    /// reason.
+    /// Sleeps while the lower half of a word is `seen`: until [`SharedWords::wake`], or for `bound`, or for
+    /// no reason.
     pub fn wait(&self, number: usize, seen: u32, bound: Duration) {
         #[cfg(not(any(loom, shuttle)))]
         {

@@ -154,7 +154,7 @@ fn frames_are_given_up() {
     mmu.free(free);
     let populated = mmu.populated_frames();
     assert_eq!(
-        (mmu.frames(), mmu.withhold(1500 - populated), mmu.frames()),
+        (mmu.frames(), mmu.allowance().withhold(1500 - populated), mmu.frames()),
         (1500, 1500 - populated, populated)
     );
     assert!(!mmu.can_grow() && !mmu.grow().unwrap());
@@ -162,8 +162,8 @@ fn frames_are_given_up() {
     let has_memory = || range.clone().step_by(PAGE_SIZE).filter(|page| is_present(*page)).count();
     assert_eq!(has_memory(), 32);
     // More than are free.
-    assert_eq!(mmu.withhold(usize::MAX), populated - 512);
-    assert_eq!((mmu.frames(), mmu.populated_frames(), mmu.withheld()), (512, 512, 1500 - 512));
+    assert_eq!(mmu.allowance().withhold(usize::MAX), populated - 512);
+    assert_eq!((mmu.frames(), mmu.populated_frames(), mmu.allowance().withheld()), (512, 512, 1500 - 512));
     assert_eq!((has_memory(), mmu.frames_at_hand()), (0, 0));
     assert!(frames(&mmu, 0).is_none());
     assert!(held.bytes().iter().all(|byte| *byte == 7));

@@ -224,8 +224,8 @@ pub const RECLAIM_SCAN_FACTOR: usize = 8;
 /// Folios that reclaim takes out of their windows together, at most: they are off all lists meanwhile.
 pub const RECLAIM_BATCH_FOLIOS: usize = 64;
 
-/// With fewer free frames than this, the arena grows ahead of need: 16 MiB. In a run of several processes at most
-/// [`GROW_AHEAD_SHARE`] of what all may take together.
+/// With fewer free frames than this, the arena grows ahead of need: 16 MiB. In a run of several processes at
+/// most [`GROW_AHEAD_SHARE`] of what all may take together.
 pub const GROW_AHEAD_FRAMES: usize = 4096;
 
 /// See [`GROW_AHEAD_FRAMES`].

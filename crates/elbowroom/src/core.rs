@@ -1,8 +1,8 @@
 //! The lowest layer of a manager, and how its layers stand on each other.
 //!
-//! Modules, each using only what stands before it: `pause` < `process_tree` < `ablation, config, error, stats, trace` < `group` <
-//! `page, object` < `swap, vma, readahead, runs, lru` < `platform` < `core` < `reclaim` < `writeback` <
-//! `fault` < `space` < `manager`.
+//! Modules, each using only what stands before it: `pause` < `process_tree` < `ablation, config, error,
+//! stats, trace` < `group` < `page, object` < `swap, vma, readahead, runs, lru` < `platform` < `core` <
+//! `reclaim` < `writeback` < `fault` < `space` < `manager`.
 //!
 //! From `core` on a layer is a type that owns the one below it, and what belongs to itself alone: [`Core`] is
 //! in `Reclaim`, that in `Writeback`, that in `Faults`, that in `Spaces`, of which a manager has one. A layer
@@ -459,8 +459,8 @@ impl<P: Platform> Core<P> {
         ReadRoom { most: self.read_cap(), free }
     }
 
-    /// Bytes of frames and of what describes pages, at their most. For the process of a run: what it had of the
-    /// run's budget.
+    /// Bytes of frames and of what describes pages, at their most. For the process of a run: what it had of
+    /// the run's budget.
     pub(crate) fn peak_bytes(&self) -> u64 {
         match &self.config.member {
             Some(member) => (member.peak() * PAGE_SIZE) as u64,
@@ -498,7 +498,7 @@ impl<P: Platform> Core<P> {
         }
         let described = (self.described_bytes() / PAGE_SIZE as u64) as usize;
         let tables = (self.mmu.metadata_bytes() / PAGE_SIZE).min(self.mmu.frames() / 8);
-        (described + tables).saturating_sub(self.mmu.withheld())
+        (described + tables).saturating_sub(self.mmu.allowance().withheld())
     }
 
     /// Has the arena give up the frames that it owes ([`Core::owed_frames`]), at most `most`, and only free
@@ -510,10 +510,10 @@ impl<P: Platform> Core<P> {
             return;
         }
         let paid = match &self.config.member {
-            Some(member) if !member.take(owed) => self.mmu.give_frames(owed),
+            Some(member) if !member.take(owed) => self.mmu.allowance().give(owed),
             _ => owed,
         };
-        self.mmu.withhold(paid);
+        self.mmu.allowance().withhold(paid);
         if let Some(member) = &self.config.member {
             member.note_paid(paid);
         }

@@ -141,7 +141,7 @@ impl<P: Platform> Manager<P> {
             note_use(&core);
         };
         let core = self.core.clone();
-        start("elbowroom-supply", Box::new(move || core.run_supplier(chores)))
+        start("elbowroom-supply", Box::new(move || core.supplier().run(chores)))
     }
 
     #[cfg(not(shuttle))]
@@ -246,12 +246,6 @@ impl<P: Platform> Manager<P> {
         self.core.trace.as_ref().map(|trace| trace.snapshot(&self.core.locks))
     }
 
-    /// Tells the other processes of the run ([`Config::member`]) what this one has counted so far. The manager
-    /// does so once a second.
-    pub fn note_use(&self) {
-        note_use(&self.core);
-    }
-
     /// A summary of what happened so far.
     pub fn stats(&self) -> Stats {
         let (core, c) = (&self.core, &self.core.counters);
@@ -331,7 +325,7 @@ impl<P: Platform> Manager<P> {
 /// Tells the other processes of the run what this one has counted so far.
 fn note_use<P: Platform>(core: &Spaces<P>) {
     let (Some(member), c) = (&core.config.member, &core.counters) else { return };
-    core.swap.settle_quota();
+    core.swap.quota.settle(core.swap.used());
     member.note_use(&ProcessUse {
         faults: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
         major_faults: c.get(Event::FaultsMajor),

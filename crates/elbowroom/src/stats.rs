@@ -5,6 +5,7 @@ mod latency;
 pub(crate) use latency::{Kind, Latencies};
 pub use latency::{LatencyFigures, LatencySnapshot, LatencyUse};
 
+use crate::process_tree::ProcessUse;
 use elbowroom_sync::{LockRow, LockSnapshot};
 
 /// What is counted.
@@ -416,6 +417,19 @@ impl From<&LockSnapshot> for LockUse {
         Self {
             by_lock: all.by_lock().iter().map(LockFigures::from).collect(),
             by_caller: waited.map(LockFigures::from).collect(),
+        }
+    }
+}
+impl From<&Stats> for ProcessUse {
+    fn from(stats: &Stats) -> Self {
+        Self {
+            faults: stats.pgfault,
+            major_faults: stats.pgmajfault,
+            refaults: stats.refault_pages,
+            read_bytes: stats.read_bytes,
+            written_bytes: stats.written_bytes,
+            swapped_in: stats.pswpin,
+            swapped_out: stats.pswpout,
         }
     }
 }

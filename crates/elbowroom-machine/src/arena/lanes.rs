@@ -65,8 +65,8 @@ impl Lanes {
         Self { lanes: (0..count).map(lane).collect(), block }
     }
 
-    /// Claims a block of the first lane that no thread is growing and that has frames left to populate; of the
-    /// block only its first `most` frames, and then the rest of it as the next one.
+    /// Claims a block of the first lane that no thread is growing and that has frames left to populate; of
+    /// the block only its first `most` frames, and then the rest of it as the next one.
     pub(super) fn claim(&mut self, most: usize) -> Claim {
         if most == 0 {
             return Claim::Nothing;

@@ -57,7 +57,7 @@ pub use pin::{OwnedPin, Pin};
 pub use pte::Intent;
 
 use crate::arena::Arena;
-use crate::{Errno, Extent, PAGE_SIZE, SetupError};
+use crate::{Allowance, Errno, Extent, PAGE_SIZE, SetupError};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockStats};
 use frames::Frames;
@@ -244,31 +244,9 @@ impl SoftMmu {
         f(&bytes)
     }
 
-    /// From now on no more frames have memory than have some now, and than `allow_frames` adds.
-    pub fn restrict_frames(&self) {
-        self.shared.frames.arena().restrict_frames();
-    }
-
-    /// So many frames more may have memory.
-    pub fn allow_frames(&self, frames: usize) {
-        self.shared.frames.arena().allow_frames(frames);
-    }
-
-    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames may
-    /// have memory from now on.
-    pub fn give_frames(&self, most: usize) -> usize {
-        self.shared.frames.arena().give_frames(most)
-    }
-
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
-    pub fn withhold(&self, most: usize) -> usize {
-        self.shared.frames.arena().withhold(most)
-    }
-
-    /// Frames that were given up.
-    pub fn withheld(&self) -> usize {
-        self.shared.frames.arena().withheld()
+    /// How much memory the arena may have.
+    pub fn allowance(&self) -> Allowance<'_> {
+        Allowance(self.shared.frames.arena())
     }
 
     /// Frames that the arena has, or may grow to.

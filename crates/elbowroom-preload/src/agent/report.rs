@@ -1,8 +1,9 @@
 //! The report at the end, collected by a service thread: figures, the statistics file, the trace.
 
 use crate::base::report::{Report, contention, report_of};
+use crate::base::run;
 use crate::base::state::{self, Process};
-use elbowroom::{LockUse, Manager, TraceAbout};
+use elbowroom::{LockUse, Manager, ProcessUse, TraceAbout};
 use elbowroom_store::{open_briefly, with_highest_file_limit};
 use std::fmt::Write;
 use std::fs::File;
@@ -12,9 +13,12 @@ use std::path::{Path, PathBuf};
 /// On a service thread: writes the statistics file, and gives the text for standard error, which may be
 /// empty.
 pub fn collect(process: &Process, manager: &Manager) -> String {
-    manager.note_use();
     let locks = LockUse::from(&manager.locks().snapshot());
-    let report = report_of(process, Some((manager.stats(), locks, manager.pressure().figures())));
+    let stats = manager.stats();
+    if let Some(member) = run::member() {
+        member.note_use(&ProcessUse::from(&stats));
+    }
+    let report = report_of(process, Some((stats, locks, manager.pressure().figures())));
     let options = state::options();
     let quiet = options.is_some_and(|options| options.report.quiet);
     let mut text = if quiet { String::new() } else { report.to_string() };

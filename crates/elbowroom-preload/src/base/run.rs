@@ -1,7 +1,7 @@
 //! This process as one of those that `elbowroom run` has started.
 //!
-//! The table of the run is a file, whose path is among the options. A process maps the table before its program
-//! runs, and never unmaps it; a program that is executed opens the file anew. docs/decisions/0033
+//! The table of the run is a file, whose path is among the options. A process maps the table before its
+//! program runs, and never unmaps it; a program that is executed opens the file anew. docs/decisions/0033
 //!
 //! Synchronization: set once, by the constructor; then atomics of the table.
 
@@ -62,8 +62,8 @@ pub fn totals() -> Option<RunTotals> {
     member().map(|member| member.tree().totals())
 }
 
-/// The process is about to execute a program; [`came_back`] follows if it did not. Does nothing in a child that
-/// shares its parent's memory.
+/// The process is about to execute a program; [`came_back`] follows if it did not. Does nothing in a child
+/// that shares its parent's memory.
 pub fn about_to_exec() -> bool {
     let member = member().filter(|_| state::process().is_some_and(|process| process.is_home()));
     if let Some(member) = member {
@@ -79,8 +79,8 @@ pub fn came_back(left: bool) {
     }
 }
 
-/// The process ends. What it has is not the others' before the kernel has it again, which they notice. The last
-/// process removes the file.
+/// The process ends. What it has is not the others' before the kernel has it again, which they notice. The
+/// last process removes the file.
 pub fn ends() {
     let Some(member) = member() else { return };
     if member.has() == 0 {

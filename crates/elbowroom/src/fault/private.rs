@@ -135,7 +135,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Ok(frames) => frames,
             Err(step) => return step,
         };
-        core.see_to_runs();
+        core.see_to_supply(0);
         let run = run.around(page, frames.order());
         // If the neighbours are brought to count how many of them are touched, those that are not together
         // in the file are brought as well: otherwise scattered neighbours would never be counted as
@@ -315,7 +315,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Ok(frames) => frames,
             Err(step) => return step,
         };
-        self.core.see_to_runs();
+        self.core.see_to_supply(0);
         frames.clear();
         let first = page >> frames.order() << frames.order();
         self.note_run(page, &(first..first + frames.pages() as u64), fault);

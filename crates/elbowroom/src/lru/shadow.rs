@@ -20,8 +20,8 @@ const TIME_BITS: u32 = 32;
 /// Bits above it that are the group. The others are from the hash.
 const GROUP_BITS: u32 = 10;
 
-/// The table is allocated in parts of so many entries, each when it is needed first: most processes never evict
-/// anything.
+/// The table is allocated in parts of so many entries, each when it is needed first: most processes never
+/// evict anything.
 const PART: usize = 4096;
 
 /// The table of entries.

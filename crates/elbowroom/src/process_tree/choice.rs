@@ -31,8 +31,8 @@ impl Share {
     }
 }
 
-/// The process that is to give a block to the one with `own`, by its place in `others`. `None`: `own` reclaims
-/// its own pages.
+/// The process that is to give a block to the one with `own`, by its place in `others`. `None`: `own`
+/// reclaims its own pages.
 ///
 /// The next page of a process is worth what its pages cost that came back. Where that is alike, the process
 /// with more pages gives, so that processes which do the same have the same.

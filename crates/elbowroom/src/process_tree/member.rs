@@ -97,9 +97,10 @@ impl Member {
         self.take_row();
     }
 
-    /// In a forked child that goes on with a copy of its parent's manager: it has as many pages as its parent,
-    /// since each side may come to have its own of all of them. The tree may have too many then, and all give
-    /// their part back when their suppliers look next, within a second: many children are gone by then.
+    /// In a forked child that goes on with a copy of its parent's manager: it has as many pages as its
+    /// parent, since each side may come to have its own of all of them. The tree may have too many then, and
+    /// all give their part back when their suppliers look next, within a second: many children are gone by
+    /// then.
     pub fn charge_copy(&self) {
         self.store_all();
     }
@@ -112,8 +113,8 @@ impl Member {
         drop(lock);
     }
 
-    /// The process has nothing any more: its manager is gone, or it is a forked child that does not go on with
-    /// the copy.
+    /// The process has nothing any more: its manager is gone, or it is a forked child that does not go on
+    /// with the copy.
     pub fn give_all(&self) {
         let row = self.own_row();
         let lock = self.lock();
@@ -341,8 +342,8 @@ impl Member {
         self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
     }
 
-    /// Leaves the run: what the process has is the others'. For its end, or an exec. [`Member::came_back`] takes
-    /// that back.
+    /// Leaves the run: what the process has is the others'. For its end, or an exec. [`Member::came_back`]
+    /// takes that back.
     pub fn leave(&self) {
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);

@@ -1,18 +1,19 @@
 //! One budget for all processes of a run: a table in memory that they share.
 //!
-//! A [`ProcessTree`] is the table: the limits of the run, and a row for each process. A [`Member`] is a process
-//! with its row. A process takes pages from the tree before its arena gets memory for them, and gives them back
-//! when the kernel has that memory again. A process that finds the tree full asks another one for pages
-//! ([`choice`]), and reclaims its own pages meanwhile: nothing waits for an answer.
+//! A [`ProcessTree`] is the table: the limits of the run, and a row for each process. A [`Member`] is a
+//! process with its row. A process takes pages from the tree before its arena gets memory for them, and gives
+//! them back when the kernel has that memory again. A process that finds the tree full asks another one for
+//! pages ([`choice`]), and reclaims its own pages meanwhile: nothing waits for an answer.
 //! docs/decisions/0033-one-budget-for-a-tree.md
 //!
 //! No process trusts another one's row: a row that is wrong makes processes have too much or too little
-//! memory, and nothing else. How much is used is not stored, but added up from the rows, so that the death of a
-//! process at any instruction leaves no wrong sum behind.
+//! memory, and nothing else. How much is used is not stored, but added up from the rows, so that the death of
+//! a process at any instruction leaves no wrong sum behind.
 //!
-//! Synchronization: the words are atomics. A lock, which is a word of the table, makes a look at the sum and the
-//! change of a row one step. The lock is taken from an owner that keeps it for [`LOCK_BOUND`]: that process was
-//! killed, or stopped. If it goes on later, the tree may have a few pages too many until they are given back.
+//! Synchronization: the words are atomics. A lock, which is a word of the table, makes a look at the sum and
+//! the change of a row one step. The lock is taken from an owner that keeps it for [`LOCK_BOUND`]: that
+//! process was killed, or stopped. If it goes on later, the tree may have a few pages too many until they are
+//! given back.
 
 mod choice;
 mod member;

@@ -55,31 +55,31 @@ mod head {
 /// Words of a row.
 pub(super) mod row {
     /// The process's id; 0: the row is free.
-    pub(in super::super) const OWNER: usize = 0;
+    pub(in crate::process_tree) const OWNER: usize = 0;
     /// When it entered, in nanoseconds since the boot.
-    pub(in super::super) const SINCE: usize = 1;
+    pub(in crate::process_tree) const SINCE: usize = 1;
     /// Pages that it has.
-    pub(in super::super) const HAS: usize = 2;
+    pub(in crate::process_tree) const HAS: usize = 2;
     /// Pages that it has in swap.
-    pub(in super::super) const SWAP: usize = 3;
+    pub(in crate::process_tree) const SWAP: usize = 3;
     /// Pages that others want of it.
-    pub(in super::super) const ASKED: usize = 4;
+    pub(in crate::process_tree) const ASKED: usize = 4;
     /// When it was asked first of what it has not given, in nanoseconds since the boot.
-    pub(in super::super) const ASKED_AT: usize = 5;
+    pub(in crate::process_tree) const ASKED_AT: usize = 5;
     /// The bell of its supplier: 1 once it has rung.
-    pub(in super::super) const BELL: usize = 6;
+    pub(in crate::process_tree) const BELL: usize = 6;
     /// [`super::super::choice::Share::cost`].
-    pub(in super::super) const COST: usize = 7;
+    pub(in crate::process_tree) const COST: usize = 7;
     /// Pages that are protected.
-    pub(in super::super) const LOW: usize = 8;
+    pub(in crate::process_tree) const LOW: usize = 8;
     /// Its name, in two words.
-    pub(in super::super) const NAME: usize = 9;
+    pub(in crate::process_tree) const NAME: usize = 9;
     /// The most pages that it had at a time.
-    pub(in super::super) const PEAK: usize = 11;
+    pub(in crate::process_tree) const PEAK: usize = 11;
     /// [`super::super::choice::Share::keeps`].
-    pub(in super::super) const KEEPS: usize = 12;
+    pub(in crate::process_tree) const KEEPS: usize = 12;
     /// What it has counted.
-    pub(in super::super) const USE: usize = 13;
+    pub(in crate::process_tree) const USE: usize = 13;
 }
 
 /// What a process has counted so far.
@@ -250,8 +250,8 @@ impl ProcessTree {
         self.head(head::EACH).load(Ordering::Relaxed) as usize
     }
 
-    /// Changes how many bytes all processes together may have. If they have more, each gives its part back: most
-    /// of it within a second.
+    /// Changes how many bytes all processes together may have. If they have more, each gives its part back:
+    /// most of it within a second.
     pub fn set_max(&self, bytes: u64) {
         self.head(head::MAX).store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
         self.publish(self.used());
@@ -418,8 +418,8 @@ impl ProcessTree {
         let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// Frees the rows of processes that are gone, unless that was done just now, for the process `own`. `turn`:
-    /// see [`ProcessTree::lock`].
+    /// Frees the rows of processes that are gone, unless that was done just now, for the process `own`.
+    /// `turn`: see [`ProcessTree::lock`].
     pub(super) fn free_the_dead(&self, own: u32, turn: u64) {
         let (looked, now) = (self.head(head::LOOKED), boot_time());
         let before = looked.load(Ordering::Relaxed);

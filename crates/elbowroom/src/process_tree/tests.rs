@@ -155,12 +155,9 @@ fn open(file: &File) -> Arc<ProcessTree> {
     Arc::new(ProcessTree::open(file).unwrap())
 }
 
-/// Not a test: the process that [`a_killed_process_leaves_nothing_behind`] starts and kills. It takes and gives
-/// until then.
-#[test]
-#[ignore = "a part of another test"]
-fn child_that_is_killed() {
-    let Some(path) = std::env::var_os(TABLE) else { return };
+/// What the processes do that [`a_killed_process_leaves_nothing_behind`] starts and kills: each takes and
+/// gives pages until then.
+fn take_and_give(path: &std::ffi::OsStr) -> ! {
     let member = Member::enter(open(&OpenOptions::new().read(true).write(true).open(path).unwrap()));
     let mut random = fastrand::Rng::new();
     loop {
@@ -175,12 +172,19 @@ fn child_that_is_killed() {
 
 #[test]
 fn a_killed_process_leaves_nothing_behind() {
+    if let Some(path) = std::env::var_os(TABLE) {
+        take_and_give(&path);
+    }
     let (file, tree) = table(20_000);
     let own = Member::enter(open(file.as_file()));
     assert!(own.take(100));
     let start = || -> Child {
         let mut command = Command::new(std::env::current_exe().unwrap());
-        command.args(["--exact", "process_tree::tests::child_that_is_killed", "--ignored", "--nocapture"]);
+        command.args([
+            "--exact",
+            "process_tree::tests::a_killed_process_leaves_nothing_behind",
+            "--nocapture",
+        ]);
         command.env(TABLE, file.path()).stdout(std::process::Stdio::null()).spawn().unwrap()
     };
     let mut random = fastrand::Rng::with_seed(3);

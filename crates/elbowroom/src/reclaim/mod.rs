@@ -1,13 +1,16 @@
 //! Making frames free: second chances, eviction, and what a refault means.
 //!
-//! How frames are given out, and the thread that keeps some at hand, are in [`mod@supply`]; what is special
-//! about anonymous memory is in [`mod@anon`], and what becomes of pages of zeros in [`mod@zeros`]. Nothing
-//! here waits: a locked or held folio is passed over, a dirty one is handed to the flusher.
+//! How frames are given out, and the thread that keeps some at hand, are in [`mod@supply`] and
+//! [`mod@supplier`]; what is special about anonymous memory is in [`mod@anon`], and what becomes of pages of
+//! zeros in [`mod@zeros`]. Nothing here waits: a locked or held folio is passed over, a dirty one is handed
+//! to the flusher.
 
 mod anon;
 mod high;
 mod policy;
+mod run_memory;
 mod scan;
+mod supplier;
 mod supply;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
@@ -17,8 +20,10 @@ pub(crate) use self::anon::Out;
 pub(crate) use self::high::see_to_high;
 
 use self::policy::{Chance, Policy, TwoLists};
+use self::run_memory::RunMemory;
 use self::scan::Scan;
-use self::supply::SupplyBell;
+pub(crate) use self::supplier::Supplier;
+use self::supplier::SupplyBell;
 use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, GroupId, Kind};
@@ -115,9 +120,9 @@ impl<P: Platform> Drop for Reclaim<P> {
 impl<P: Platform> Reclaim<P> {
     pub(crate) fn new(core: Core<P>) -> Self {
         if let Some(member) = &core.config.member {
-            core.mmu.restrict_frames();
+            core.mmu.allowance().restrict();
             member.charge(KEPT);
-            core.mmu.allow_frames(KEPT);
+            core.mmu.allowance().add(KEPT);
         }
         Self {
             lists: Lruvecs::new(core.mmu.frames(), &core.locks),
@@ -134,10 +139,21 @@ impl<P: Platform> Reclaim<P> {
         &self.runs
     }
 
+    /// The process's part of the run's budget, if it is the process of a run.
+    fn run(&self) -> Option<RunMemory<'_, P::Mmu>> {
+        let member = self.config.member.as_ref()?;
+        Some(RunMemory { member, mmu: &self.mmu, swap: &self.swap })
+    }
+
+    /// The work of the thread that keeps frames at hand.
+    pub(crate) fn supplier(&self) -> Supplier<'_, P> {
+        Supplier(self)
+    }
+
     /// Whether much of the memory is free. A guess.
     pub(crate) fn is_plenty(&self) -> bool {
-        let run = || self.config.member.as_ref().map_or(0, |member| member.room());
-        self.mmu.has_free(PLENTY) || run() * PLENTY >= self.mmu.frames()
+        let room = || self.run().map_or(0, |run| run.member.room());
+        self.mmu.has_free(PLENTY) || room() * PLENTY >= self.mmu.frames()
     }
 
     /// Frees about `want` pages of a group and those below it; returns how many. Faults that waited for a

@@ -6,58 +6,12 @@
 //! then frees a batch.
 
 use super::Reclaim;
-use crate::config::{
-    DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE, PAY_AT, PIECES_SHARE,
-    RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS, SUPPLY_LOOK,
-};
+use crate::config::{GROW_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS};
 use crate::group::{Frames, GroupEvent, GroupId, OverLimit};
-use crate::page::{Ready, Woken};
-use crate::pause::Bell;
+use crate::page::Woken;
 use crate::platform::Platform;
-use crate::process_tree::{BLOCK, Member};
-use crate::quiet::Rester;
 use crate::trace::Happened;
 use elbowroom_machine::Mmu;
-use elbowroom_sync::atomic::{AtomicBool, Ordering};
-use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, LockStats, thread};
-
-/// What wakes the thread that keeps frames at hand.
-pub(super) enum SupplyBell {
-    /// Only threads of this process ring it.
-    Own(Bell),
-    /// Other processes of the run ring it, too.
-    Run(Arc<Member>),
-}
-
-impl SupplyBell {
-    pub(super) fn new(member: Option<&Arc<Member>>, locks: &LockStats) -> Self {
-        member.map_or_else(|| Self::Own(Bell::new(locks)), |member| Self::Run(member.clone()))
-    }
-
-    fn ring(&self) {
-        match self {
-            Self::Own(bell) => bell.ring(),
-            Self::Run(member) => member.ring(),
-        }
-    }
-
-    fn ring_for_stop(&self) {
-        match self {
-            Self::Own(bell) => bell.ring_for_stop(),
-            Self::Run(member) => member.ring(),
-        }
-    }
-
-    fn wait(&self, stop: &AtomicBool, bound: Duration) {
-        match self {
-            Self::Own(bell) => bell.wait(stop, bound),
-            // A ring after `stop` was set is not missed: the bell has rung then.
-            Self::Run(member) if !stop.load(Ordering::Acquire) => member.sleep(bound),
-            Self::Run(_) => {}
-        }
-    }
-}
 
 impl<P: Platform> Reclaim<P> {
     /// A run of 2^`order` frames for a group or, if memory is short or in pieces, a smaller one.
@@ -80,7 +34,7 @@ impl<P: Platform> Reclaim<P> {
                 // What fits in the budget stays in memory, although growing may take as long as reading it
                 // again.
                 Err(OverLimit::Arena) if self.grow_arena() => continue,
-                Err(OverLimit::Arena) if order > 0 && !self.is_short_of_pieces() => break,
+                Err(OverLimit::Arena) if order > 0 && !is_short_of_pieces(&self.mmu) => break,
                 // What is free may be in pieces. Evicting folios of that size frees runs of that size, so go
                 // on for a while.
                 Err(OverLimit::Arena) => GroupId::ROOT,
@@ -99,14 +53,6 @@ impl<P: Platform> Reclaim<P> {
                 return smaller;
             }
         }
-    }
-
-    /// Whether to free more until a run is free, although single frames are: pages that get single frames
-    /// in its place go out and come back one by one from then on. Only while few frames are free: free
-    /// frames join to runs again when there are enough of them, unless frames between them cannot be freed,
-    /// and the pool has such frames everywhere. Then all would go out, for runs that never come.
-    fn is_short_of_pieces(&self) -> bool {
-        self.mmu.frames_at_hand() < self.mmu.frames() / PIECES_SHARE
     }
 
     /// A run of 2^`order` frames for a group, if there is one free. Takes no time to speak of.
@@ -134,8 +80,9 @@ impl<P: Platform> Reclaim<P> {
     /// Wakes the thread that keeps frames at hand, if there is something for it to do. That thread is woken
     /// for single frames only: a thread that needs a run frees folios that are as large, since what is
     /// freed ahead would be in pieces. Frames that are owed for what describes pages are given up first,
-    /// since reclaim, which does it otherwise, does not run while memory is free.
-    fn see_to_supply(&self, order: u8) {
+    /// since reclaim, which does it otherwise, does not run while memory is free. For runs of anonymous
+    /// memory `order` is 0, too: they go out in runs, so what is freed ahead is in runs.
+    pub(crate) fn see_to_supply(&self, order: u8) {
         if self.owed_frames() >= PAY_AT {
             self.pay_frames(self.mmu.frames_at_hand() / 2);
         }
@@ -144,14 +91,8 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// Wakes the thread that keeps frames at hand for runs of anonymous memory: they go out in runs, so
-    /// what is freed ahead is in runs, too.
-    pub(crate) fn see_to_runs(&self) {
-        self.see_to_supply(0);
-    }
-
     /// The low watermark: no fewer frames should be free.
-    fn low_mark(&self) -> usize {
+    pub(super) fn low_mark(&self) -> usize {
         let frames = match self.config.member {
             Some(_) => self.mmu.populated_frames(),
             None => self.mmu.frames(),
@@ -159,166 +100,63 @@ impl<P: Platform> Reclaim<P> {
         frames / self.tuning().low_share
     }
 
-    /// Whether the arena can have more memory: it has not reached its size, nor as much as it may have, or its
-    /// process can take more from its run.
+    /// Whether the arena can have more memory: it has not reached its size, nor as much as it may have, or
+    /// its process can take more from its run.
     fn can_grow(&self) -> bool {
-        self.mmu.can_grow() || self.config.member.as_ref().is_some_and(|member| member.has_room())
+        self.mmu.can_grow() || self.run().is_some_and(|run| run.has_room())
     }
 
     /// Whether a thread that has time should grow the arena: few frames are free.
-    fn wants_to_grow(&self) -> bool {
-        let ahead = match &self.config.member {
-            Some(member) => GROW_AHEAD_FRAMES.min(member.room() / GROW_AHEAD_SHARE),
-            None => GROW_AHEAD_FRAMES,
-        };
+    pub(super) fn wants_to_grow(&self) -> bool {
+        let ahead = self.run().map_or(GROW_AHEAD_FRAMES, |run| run.grow_ahead());
         self.mmu.frames_at_hand() < ahead && self.can_grow()
     }
 
     /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size.
     /// What fits in the budget stays in memory, however little of a large arena is there so far.
-    fn is_low(&self) -> bool {
+    pub(super) fn is_low(&self) -> bool {
         !self.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
     }
 
     /// Populates more of the arena; `false` if all of it is, or as much as may be. The process of a run takes
     /// the pages from the run before; if that has none left, another process is asked, and the caller goes on
     /// without.
-    fn grow_arena(&self) -> bool {
+    pub(super) fn grow_arena(&self) -> bool {
         self.pay_frames(usize::MAX);
         // If the machine has no memory for more, the arena stays as it is.
         let grow = || self.mmu.grow().unwrap_or(false);
-        let grown = self.noted(
-            Happened::Grow,
-            |grown| [u64::from(*grown), 0],
-            || grow() || self.take_block() && grow(),
-        );
-        if grown {
-            self.fit_pool();
+        let take = || self.run().is_some_and(|run| run.take_block());
+        let grown = self.noted(Happened::Grow, |grown| [u64::from(*grown), 0], || grow() || take() && grow());
+        if let Some(run) = self.run().filter(|_| grown) {
+            run.fit_pool();
         }
         grown
-    }
-
-    /// The pool has its part of the memory that is there. For the process of a run, whose memory changes.
-    fn fit_pool(&self) {
-        if self.config.member.is_some() {
-            self.swap.fit(self.mmu.populated_frames());
-        }
-    }
-
-    /// Takes a block from the run of which this process is one; else asks others for some.
-    fn take_block(&self) -> bool {
-        let Some(member) = &self.config.member else { return false };
-        // Without addresses for more, there is no use for it.
-        let most = self.mmu.frames().saturating_sub(self.mmu.populated_frames());
-        if most == 0 {
-            return false;
-        }
-        let pages = if member.has_room() { member.room().min(BLOCK).min(most) } else { 0 };
-        let taken = pages > 0 && member.take(pages);
-        if taken {
-            self.mmu.allow_frames(pages);
-        } else {
-            member.ask();
-        }
-        taken
-    }
-
-    /// Gives pages to the other processes of the run: those that they want, as far as they can be freed within
-    /// [`GIVE_BOUND`].
-    fn give_to_others(&self) {
-        let Some(member) = &self.config.member else { return };
-        let mut left = member.wanted();
-        let until = Instant::now() + GIVE_BOUND;
-        while left > 0 {
-            let given = self.mmu.give_frames(left);
-            self.fit_pool();
-            member.give(given);
-            left -= given;
-            let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);
-            if left == 0 || leave || Instant::now() > until {
-                break;
-            }
-            let ready = Ready::default();
-            let freed = self.shrink(GroupId::ROOT, left.clamp(FREE_AHEAD_PAGES, BLOCK), &ready);
-            self.dispatch(ready.take());
-            if freed == 0 {
-                // What is being written can be freed later.
-                if self.to_write.own() == 0 {
-                    return;
-                }
-                self.supply.wait(&self.stop, DELAY);
-            }
-        }
-        if left > 0 {
-            member.owe(left);
-            member.ring();
-        }
-    }
-
-    /// The thread that keeps frames at hand, and runs `chores` about once in [`SUPPLY_LOOK`].
-    pub(crate) fn run_supplier(&self, chores: impl Fn()) {
-        let mut due = Instant::now() + SUPPLY_LOOK;
-        while !self.stop.load(Ordering::Acquire) {
-            self.rest_if_wanted();
-            if !(self.wants_to_grow() && self.grow_arena()) {
-                self.supply.wait(&self.stop, SUPPLY_LOOK);
-                self.free_ahead();
-            }
-            self.give_to_others();
-            if Instant::now() >= due {
-                // Folios that were split take more to describe than before, and perhaps no thread asks for
-                // frames now.
-                self.pay_frames(self.mmu.frames_at_hand() / 2);
-                if self.owed_frames() > 0 {
-                    let ready = Ready::default();
-                    self.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
-                    self.dispatch(ready.take());
-                }
-                chores();
-                due = Instant::now() + SUPPLY_LOOK;
-            }
-        }
     }
 
     /// Has the thread that keeps frames at hand look whether the manager stops.
     pub(crate) fn wake_supplier(&self) {
         self.supply.ring_for_stop();
     }
+}
 
-    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size.
-    /// Stops after as many batches as that should take: if others allocate as fast, they ring again, and
-    /// there are chores.
-    fn free_ahead(&self) {
-        if !self.is_low() {
-            return;
-        }
-        let low = self.low_mark();
-        for _ in 0..(2 * low).div_ceil(FREE_AHEAD_PAGES) {
-            let leave = self.stop.load(Ordering::Acquire) || self.quiet.is_wanted(Rester::Helper);
-            if self.mmu.frames_at_hand() >= 2 * low || leave {
-                return;
-            }
-            // Handed over at the end of a batch, so that a handler is kicked once.
-            let ready = Ready::default();
-            let freed = self.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
-            self.dispatch(ready.take());
-            // A thread that has just been woken does little before it waits again, and should not wait for
-            // this one.
-            thread::yield_now();
-            if freed == 0 {
-                // All that is left is in use: a thread that needs frames reclaims them itself.
-                return self.supply.wait(&self.stop, 10 * DELAY);
-            }
-        }
-    }
+/// Whether to free more until a run is free, although single frames are: pages that get single frames
+/// in its place go out and come back one by one from then on. Only while few frames are free: free
+/// frames join to runs again when there are enough of them, unless frames between them cannot be freed,
+/// and the pool has such frames everywhere. Then all would go out, for runs that never come.
+fn is_short_of_pieces(mmu: &impl Mmu) -> bool {
+    mmu.frames_at_hand() < mmu.frames() / PIECES_SHARE
 }
 
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
+    use crate::config::DELAY;
     use crate::object::FileObject;
+    use crate::page::Ready;
     use crate::{Config, Manager, MapRequest, Prot, Sharing, Soft};
     use elbowroom_machine::PAGE_SIZE;
+    use elbowroom_sync::time::{Duration, Instant};
+    use elbowroom_sync::{Arc, thread};
 
     /// A mapping of so many pages: of an object to read, or of private memory.
     fn request(pages: usize, object: Option<Arc<FileObject>>) -> MapRequest {

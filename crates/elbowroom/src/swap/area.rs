@@ -155,9 +155,9 @@ pub struct Swap {
     pool: Pool,
     stripes: Vec<Lines<Mutex<Stripe>>>,
     /// How many pages may be out at a time; none: anonymous memory stays in memory.
-    quota: Quota,
+    pub quota: Quota,
     /// How many frames the pool may have, and should have.
-    pool_room: PoolRoom,
+    pub pool_room: PoolRoom,
     /// How many frames the pool should have; `None`: as many as it may.
     sizing: Option<Mutex<Sizing>>,
     /// Pages that went out, but for those of one word.
@@ -191,9 +191,9 @@ pub struct Swap {
 }
 
 impl Swap {
-    /// An empty area, for as many pages as `quota` says. Of the `frames` of the arena the pool may have `pool_limit`; what
-    /// has no room there goes to the file, if there is one. `sizing`: the pool's size follows what comes
-    /// back.
+    /// An empty area, for as many pages as `quota` says. Of the `frames` of the arena the pool may have
+    /// `pool_limit`; what has no room there goes to the file, if there is one. `sizing`: the pool's size
+    /// follows what comes back.
     pub fn new(
         locks: &LockStats,
         quota: Quota,
@@ -251,11 +251,6 @@ impl Swap {
         self.quota.left(self.used())
     }
 
-    /// Gives the run what it has lent of its swap, if it is not needed now.
-    pub fn settle_quota(&self) {
-        self.quota.settle(self.used());
-    }
-
     /// Pages that are out.
     pub fn used(&self) -> u64 {
         self.used.load(Ordering::Relaxed)
@@ -274,11 +269,6 @@ impl Swap {
     /// The pool of compressed pages.
     pub fn pool(&self) -> &Pool {
         &self.pool
-    }
-
-    /// The arena has so many frames now, of which the pool may have its part.
-    pub fn fit(&self, frames: usize) {
-        self.pool_room.fit(frames as u64);
     }
 
     /// Where there is room for so many pages, as if none became smaller in the pool. `plenty`: much memory

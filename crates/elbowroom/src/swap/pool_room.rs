@@ -35,8 +35,8 @@ impl PoolRoom {
         }
     }
 
-    /// The arena has so many frames now: the process of a run may have few of those that it has addresses for,
-    /// and a pool of all of them would leave none for the pages that are used.
+    /// The arena has so many frames now: the process of a run may have few of those that it has addresses
+    /// for, and a pool of all of them would leave none for the pages that are used.
     pub fn fit(&self, frames: u64) {
         let part =
             u128::from(self.most) * u128::from(frames.min(self.frames)) / u128::from(self.frames.max(1));

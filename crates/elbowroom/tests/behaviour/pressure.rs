@@ -2,7 +2,7 @@
 
 use super::swap::{noise, with_disk};
 use crate::support::*;
-use elbowroom::{Advice, Config, PressureUse, Sharing, StallExtent, Trigger};
+use elbowroom::{Advice, Config, Hooks, PressureUse, Sharing, StallExtent, Trigger};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
@@ -170,7 +170,10 @@ fn writers_that_are_throttled_stall<M: Machine>() {
 fn a_fault_without_memory_stalls_until_it_fails<M: Machine>() {
     const BOUND: Duration = Duration::from_millis(100);
     let config = Config { memory_wait_bound: BOUND, ..Config::with_memory(BUDGET) };
-    let Some(m) = M::start(Config { report: Some(|_| ()), ..config }) else { return };
+    let Some(m) = M::start(Config { hooks: Hooks { report: Some(|_| ()), ..Hooks::default() }, ..config })
+    else {
+        return;
+    };
     let (pages, port) = (2 * BUDGET as usize / PAGE, m.port());
     let addr = m.map_anon(pages, Sharing::Private);
     let failed = (0..pages).find(|page| !port.try_set_word(addr + page * PAGE, 7));

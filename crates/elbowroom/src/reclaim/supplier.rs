@@ -1,0 +1,138 @@
+//! The thread that keeps frames at hand: the arena grows ahead of need, frames are freed when few are left, and
+//! pages are given to the other processes of the run. Linux: `kswapd`.
+
+use super::Reclaim;
+use crate::config::{DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, SUPPLY_LOOK};
+use crate::group::GroupId;
+use crate::page::Ready;
+use crate::pause::Bell;
+use crate::platform::Platform;
+use crate::process_tree::{BLOCK, Member};
+use crate::quiet::Rester;
+use elbowroom_machine::Mmu;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, LockStats, thread};
+
+/// What wakes the thread that keeps frames at hand.
+pub(super) enum SupplyBell {
+    /// Only threads of this process ring it.
+    Own(Bell),
+    /// Other processes of the run ring it, too.
+    Run(Arc<Member>),
+}
+
+impl SupplyBell {
+    pub(super) fn new(member: Option<&Arc<Member>>, locks: &LockStats) -> Self {
+        member.map_or_else(|| Self::Own(Bell::new(locks)), |member| Self::Run(member.clone()))
+    }
+
+    pub(super) fn ring(&self) {
+        match self {
+            Self::Own(bell) => bell.ring(),
+            Self::Run(member) => member.ring(),
+        }
+    }
+
+    pub(super) fn ring_for_stop(&self) {
+        match self {
+            Self::Own(bell) => bell.ring_for_stop(),
+            Self::Run(member) => member.ring(),
+        }
+    }
+
+    fn wait(&self, stop: &AtomicBool, bound: Duration) {
+        match self {
+            Self::Own(bell) => bell.wait(stop, bound),
+            // A ring after `stop` was set is not missed: the bell has rung then.
+            Self::Run(member) if !stop.load(Ordering::Acquire) => member.sleep(bound),
+            Self::Run(_) => {}
+        }
+    }
+}
+
+/// The thread's work.
+pub(crate) struct Supplier<'r, P: Platform>(pub(super) &'r Reclaim<P>);
+
+impl<P: Platform> Supplier<'_, P> {
+    /// The thread that keeps frames at hand, and runs `chores` about once in [`SUPPLY_LOOK`].
+    pub(crate) fn run(&self, chores: impl Fn()) {
+        let mut due = Instant::now() + SUPPLY_LOOK;
+        while !self.0.stop.load(Ordering::Acquire) {
+            self.0.rest_if_wanted();
+            if !(self.0.wants_to_grow() && self.0.grow_arena()) {
+                self.0.supply.wait(&self.0.stop, SUPPLY_LOOK);
+                self.free_ahead();
+            }
+            self.give_to_others();
+            if Instant::now() >= due {
+                // Folios that were split take more to describe than before, and perhaps no thread asks for
+                // frames now.
+                self.0.pay_frames(self.0.mmu.frames_at_hand() / 2);
+                if self.0.owed_frames() > 0 {
+                    let ready = Ready::default();
+                    self.0.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
+                    self.0.dispatch(ready.take());
+                }
+                chores();
+                due = Instant::now() + SUPPLY_LOOK;
+            }
+        }
+    }
+
+    /// Gives pages to the other processes of the run: those that they want, as far as they can be freed
+    /// within [`GIVE_BOUND`].
+    fn give_to_others(&self) {
+        let Some(run) = self.0.run() else { return };
+        let mut left = run.member.wanted();
+        let until = Instant::now() + GIVE_BOUND;
+        while left > 0 {
+            left -= run.give(left);
+            let leave = self.0.stop.load(Ordering::Acquire) || self.0.quiet.is_wanted(Rester::Helper);
+            if left == 0 || leave || Instant::now() > until {
+                break;
+            }
+            let ready = Ready::default();
+            let freed = self.0.shrink(GroupId::ROOT, left.clamp(FREE_AHEAD_PAGES, BLOCK), &ready);
+            self.0.dispatch(ready.take());
+            if freed == 0 {
+                // What is being written can be freed later.
+                if self.0.to_write.own() == 0 {
+                    return;
+                }
+                self.0.supply.wait(&self.0.stop, DELAY);
+            }
+        }
+        if left > 0 {
+            run.member.owe(left);
+            run.member.ring();
+        }
+    }
+
+    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size.
+    /// Stops after as many batches as that should take: if others allocate as fast, they ring again, and
+    /// there are chores.
+    fn free_ahead(&self) {
+        if !self.0.is_low() {
+            return;
+        }
+        let low = self.0.low_mark();
+        for _ in 0..(2 * low).div_ceil(FREE_AHEAD_PAGES) {
+            let leave = self.0.stop.load(Ordering::Acquire) || self.0.quiet.is_wanted(Rester::Helper);
+            if self.0.mmu.frames_at_hand() >= 2 * low || leave {
+                return;
+            }
+            // Handed over at the end of a batch, so that a handler is kicked once.
+            let ready = Ready::default();
+            let freed = self.0.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
+            self.0.dispatch(ready.take());
+            // A thread that has just been woken does little before it waits again, and should not wait for
+            // this one.
+            thread::yield_now();
+            if freed == 0 {
+                // All that is left is in use: a thread that needs frames reclaims them itself.
+                return self.0.supply.wait(&self.0.stop, 10 * DELAY);
+            }
+        }
+    }
+}
