@@ -34,6 +34,8 @@ pub enum LockClass {
     Anon,
     /// The LRU lists. Linux: the `lruvec` lock.
     Lru,
+    /// What it cost lately to reclaim from a group.
+    Cost,
     /// One bucket of the table of faults and threads that wait for a folio.
     Wait,
     /// The list of homes that wait to be emptied together.
@@ -72,6 +74,7 @@ impl LockClass {
         LockClass::Cache,
         LockClass::Anon,
         LockClass::Lru,
+        LockClass::Cost,
         LockClass::Wait,
         LockClass::Homes,
         LockClass::Window,
@@ -98,6 +101,7 @@ impl LockClass {
             LockClass::Cache => "cache",
             LockClass::Anon => "anon",
             LockClass::Lru => "lru",
+            LockClass::Cost => "cost",
             LockClass::Wait => "wait",
             LockClass::Homes => "homes",
             LockClass::Window => "window",

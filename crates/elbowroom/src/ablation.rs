@@ -40,6 +40,10 @@ pub struct Ablation {
     /// Idle processors do not sleep deeply while faults come often, where the configuration wants that. Off:
     /// they do.
     pub shallow_idle: bool,
+    /// What it costs to take from each kind of memory is counted by threads in rows of their own, and added
+    /// up by the thread that reclaims. Off: each event records its cost under the lock of the lists, and
+    /// again for each group above, and a scan takes the lock to copy two numbers; as Linux did before.
+    pub scan_cost: bool,
     /// Constants that were chosen by measuring.
     pub tuning: Tuning,
 }
@@ -59,13 +63,14 @@ impl Default for Ablation {
             given_way: true,
             shared_faults: true,
             shallow_idle: true,
+            scan_cost: true,
             tuning: Tuning::default(),
         }
     }
 }
 
 impl Ablation {
-    fn switches(&mut self) -> [(&'static str, &mut bool); 12] {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 13] {
         [
             ("vma_locks", &mut self.vma_locks),
             ("retry_under_vma_lock", &mut self.retry_under_vma_lock),
@@ -79,6 +84,7 @@ impl Ablation {
             ("given_way", &mut self.given_way),
             ("shared_faults", &mut self.shared_faults),
             ("shallow_idle", &mut self.shallow_idle),
+            ("scan_cost", &mut self.scan_cost),
         ]
     }
 

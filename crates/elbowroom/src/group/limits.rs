@@ -7,6 +7,9 @@ use crate::config::Config;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
+/// Linux: `vm_swappiness`, as it is at first.
+const SWAPPINESS: u64 = 60;
+
 /// No limit, in pages.
 pub(super) const UNLIMITED: u64 = u64::MAX;
 
@@ -24,12 +27,16 @@ pub struct Limits {
     pub low: u64,
     /// Memory that is never taken from the group.
     pub min: u64,
+    /// How readily anonymous memory is taken when memory is reclaimed for this group, beside files: from 0,
+    /// only if there are no files, over 100, as readily as files, to 200, before files. Not a number of
+    /// bytes. Linux: `vm.swappiness`.
+    pub swappiness: u64,
 }
 
 impl Default for Limits {
-    /// No limit, and no protection.
+    /// No limit, no protection, and Linux's swappiness of 60.
     fn default() -> Self {
-        Self { max: u64::MAX, high: u64::MAX, low: 0, min: 0 }
+        Self { max: u64::MAX, high: u64::MAX, low: 0, min: 0, swappiness: SWAPPINESS }
     }
 }
 
@@ -39,6 +46,7 @@ pub struct LimitPages {
     high: AtomicU64,
     low: AtomicU64,
     min: AtomicU64,
+    swappiness: AtomicU64,
 }
 
 impl LimitPages {
@@ -49,6 +57,7 @@ impl LimitPages {
             high: AtomicU64::new(UNLIMITED),
             low: AtomicU64::new(0),
             min: AtomicU64::new(0),
+            swappiness: AtomicU64::new(SWAPPINESS),
         };
         limits.set(&Limits::default());
         limits
@@ -57,7 +66,8 @@ impl LimitPages {
     /// Sets all.
     pub(super) fn set(&self, limits: &Limits) {
         let pages = |bytes: u64| if bytes == u64::MAX { UNLIMITED } else { bytes / PAGE_SIZE as u64 };
-        let Limits { max, high, low, min } = *limits;
+        let Limits { max, high, low, min, swappiness } = *limits;
+        self.swappiness.store(swappiness, Ordering::Release);
         for (limit, bytes) in [(&self.max, max), (&self.high, high), (&self.low, low), (&self.min, min)] {
             limit.store(pages(bytes), Ordering::Release);
         }
@@ -74,7 +84,13 @@ impl LimitPages {
             high: bytes(&self.high),
             low: bytes(&self.low),
             min: bytes(&self.min),
+            swappiness: self.swappiness(),
         }
+    }
+
+    /// How readily anonymous memory is taken.
+    pub(super) fn swappiness(&self) -> u64 {
+        self.swappiness.load(Ordering::Acquire)
     }
 
     /// The most pages that the group may use.

@@ -46,10 +46,16 @@ pub enum GroupEvent {
     Scanned(Kind),
     /// Pages of a kind that reclaim freed.
     Stolen(Kind),
+    /// Pages of a kind that were written to be freed. For the scan balance, as the next two.
+    Pageouts(Kind),
+    /// Pages of a kind that came back as early as if they had been in use.
+    Restores(Kind),
+    /// Pages of a kind that reclaim looked at, and that were in use.
+    Rotations(Kind),
 }
 
 impl GroupEvent {
-    const COUNT: usize = 8 + 3 * Kind::COUNT;
+    const COUNT: usize = 8 + 6 * Kind::COUNT;
 
     fn index(self) -> usize {
         match self {
@@ -64,6 +70,9 @@ impl GroupEvent {
             Self::Refaults(kind) => 8 + kind as usize,
             Self::Scanned(kind) => 8 + Kind::COUNT + kind as usize,
             Self::Stolen(kind) => 8 + 2 * Kind::COUNT + kind as usize,
+            Self::Pageouts(kind) => 8 + 3 * Kind::COUNT + kind as usize,
+            Self::Restores(kind) => 8 + 4 * Kind::COUNT + kind as usize,
+            Self::Rotations(kind) => 8 + 5 * Kind::COUNT + kind as usize,
         }
     }
 }

@@ -222,6 +222,11 @@ impl Tree {
         std::iter::successors(Some(index), above).take_while(|index| *index != GroupId::ROOT.index())
     }
 
+    /// A group and all groups above it, with the root.
+    pub fn with_all_above(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
+        self.lineage(group.index()).map(|index| self.id(index)).chain([GroupId::ROOT])
+    }
+
     /// Whether the group at a place is `group`, or below it.
     pub(super) fn is_within(&self, index: usize, group: usize) -> bool {
         group == GroupId::ROOT.index() || self.lineage(index).any(|above| above == group)
@@ -328,6 +333,11 @@ impl Groups {
         self.of(id).limits.set(limits);
         self.drain(id.index());
         Ok(())
+    }
+
+    /// How readily anonymous memory is taken when memory is reclaimed for a group.
+    pub fn swappiness(&self, id: GroupId) -> u64 {
+        self.of(id).limits.swappiness()
     }
 
     /// The limits of a group.

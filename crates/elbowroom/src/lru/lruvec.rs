@@ -130,17 +130,18 @@ impl Lruvec {
     }
 
     /// Brings the active list nearer to its share, in pages, and takes what is to be looked at next from
-    /// the list that `next` chooses: one folio on standby, or a batch of inactive ones.
+    /// the list that `next` chooses: one folio on standby, or a batch of inactive ones. `next` is told,
+    /// too, how many pages were used since the last look and stay active.
     #[track_caller]
     pub(crate) fn take(
         &self,
         active_share: usize,
         batch: Batch,
-        next: impl FnOnce(Sizes) -> Next,
+        next: impl FnOnce(Sizes, usize) -> Next,
     ) -> Option<Taken> {
         self.change(|lists| {
-            balance(lists, active_share);
-            if next(sizes(lists)) == Next::Evict {
+            let rotated = balance(lists, active_share);
+            if next(sizes(lists), rotated) == Next::Evict {
                 return lists.pop(List::Standby as usize).map(|standby| Taken::Standby(standby.0));
             }
             let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
@@ -169,6 +170,13 @@ impl Lruvec {
             }
             moved > 0
         })
+    }
+
+    /// Runs `f` with the lock of the lists.
+    #[track_caller]
+    pub(crate) fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
+        let _lists = self.lists.lock();
+        f()
     }
 
     /// The pages that the folios of the active list count as. Takes no lock.
@@ -244,19 +252,22 @@ fn make_inactive(lists: &mut Folios, folio: Arc<Folio>, pages: u32) {
 }
 
 /// Makes the oldest folios of the active list inactive while it has more than its share. Those that were
-/// used since the last look stay.
-fn balance(lists: &mut Folios, share: usize) {
+/// used since the last look stay: so many pages.
+fn balance(lists: &mut Folios, share: usize) -> usize {
+    let mut rotated = 0;
     for _ in 0..BALANCE_LOOKS {
         if lists.pages(List::Active as usize) <= share {
-            return;
+            break;
         }
-        let Some((folio, pages)) = lists.pop(List::Active as usize) else { return };
+        let Some((folio, pages)) = lists.pop(List::Active as usize) else { break };
         if folio.state.clear(Flag::Referenced) {
+            rotated += pages as usize;
             push(lists, folio, List::Active, pages);
         } else {
             make_inactive(lists, folio, pages);
         }
     }
+    rotated
 }
 
 #[cfg(all(test, not(shuttle)))]
@@ -292,7 +303,7 @@ mod tests {
         folios.iter().for_each(|folio| lru.add(folio.clone(), List::Inactive));
         // Reclaim has two of them when one dies.
         let few = Batch { folios: 2, ..ALL };
-        let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_| Next::Age) else {
+        let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_, _| Next::Age) else {
             panic!("nothing is taken")
         };
         for dead in [1, 3, 5] {
@@ -302,7 +313,7 @@ mod tests {
         }
         taken.into_iter().for_each(|folio| lru.add(folio, List::Inactive));
         assert_eq!((lru.len(), lru.idle_pages()), (3, 3));
-        assert_eq!(indexes(lru.take(usize::MAX, ALL, |_| Next::Age)), [2, 4, 0]);
+        assert_eq!(indexes(lru.take(usize::MAX, ALL, |_, _| Next::Age)), [2, 4, 0]);
         assert!(folios.iter().all(|folio| Arc::strong_count(folio) == 1), "the lists keep none");
     }
 
@@ -321,7 +332,7 @@ mod tests {
         }
         let take = |batch, next| {
             let mut seen = None;
-            let taken = lru.take(2, batch, |sizes| {
+            let taken = lru.take(2, batch, |sizes, _| {
                 seen = Some(sizes);
                 next
             });

@@ -5,6 +5,7 @@
 //! any space has the slot's number, and stay there until the last space has taken the number out.
 
 use super::Reclaim;
+use super::cost::{self, Cost};
 use super::policy::Policy;
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
@@ -454,6 +455,7 @@ impl<P: Platform> Reclaim<P> {
             if self.policy.activates(Kind::Anonymous, distance, active, room) {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);
+                cost::note_folio(self, folio, Cost::Restore, slots.len() as u64);
             }
         }
         let plenty = self.is_plenty();

@@ -6,6 +6,7 @@
 //! to the flusher.
 
 mod anon;
+mod cost;
 mod high;
 mod policy;
 mod run_memory;
@@ -19,6 +20,7 @@ mod zeros;
 pub(crate) use self::anon::Out;
 pub(crate) use self::high::see_to_high;
 
+use self::cost::{Cost, CostTable};
 use self::policy::{Chance, Policy, TwoLists};
 use self::run_memory::RunMemory;
 use self::scan::Scan;
@@ -65,6 +67,8 @@ pub(crate) struct Reclaim<P: Platform> {
     core: Core<P>,
     lists: Lruvecs,
     policy: TwoLists,
+    /// What it cost lately to take from each group and kind.
+    costs: CostTable,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Runs,
     /// The bell that wakes the thread that keeps frames at hand.
@@ -127,6 +131,7 @@ impl<P: Platform> Reclaim<P> {
         Self {
             lists: Lruvecs::new(core.mmu.frames(), &core.locks),
             policy: TwoLists::new(&core.config.ablation),
+            costs: CostTable::new(&core.locks),
             runs: Runs::new(core.mmu.frames(), &core.locks),
             supply: SupplyBell::new(core.config.member.as_ref(), &core.locks),
             began: Instant::now(),
@@ -218,11 +223,14 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn put_back(&self, folio: Arc<Folio>, fate: Fate) {
-        match fate {
-            Fate::Gone => {}
-            Fate::Inactive => self.lists.add(folio, List::Inactive),
-            Fate::Active => self.lists.add(folio, List::Active),
-        }
+        let list = match fate {
+            Fate::Gone => return,
+            Fate::Inactive => List::Inactive,
+            Fate::Active => List::Active,
+        };
+        // It was looked at, and stays.
+        cost::note_folio(self, &folio, Cost::Rotation, folio.pages());
+        self.lists.add(folio, list);
     }
 
     /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly
@@ -347,6 +355,7 @@ impl<P: Platform> Reclaim<P> {
         } else if !victim.is_cached() {
             return self.visit_own(victim);
         } else if dirty && !self.may_drop_dirty(&victim) {
+            cost::note_folio(self, &victim, Cost::Pageout, victim.pages());
             self.to_write.add([victim.arc().clone()]);
             (Fate::Inactive, 0)
         } else {
@@ -361,11 +370,15 @@ impl<P: Platform> Reclaim<P> {
 
     /// [`Reclaim::visit_standby`] for a locked folio of anonymous memory.
     fn visit_own(&self, victim: LockedFolio<'_>) -> usize {
-        let mut to_file = Vec::new();
+        let (mut to_file, payer) = (Vec::new(), (victim.group, Kind::Anonymous));
         let pages = match self.swap_out(victim, &mut to_file) {
-            Out::Gone(pages) => pages,
+            Out::Gone(pages) => {
+                cost::note(self, payer, Cost::Pageout, pages as u64);
+                pages
+            }
             Out::ToFile(folio) => {
-                self.put_back(folio.clone(), Fate::Inactive);
+                cost::note(self, payer, Cost::Pageout, folio.pages());
+                self.lists.add(folio.clone(), List::Inactive);
                 to_file.push(folio);
                 0
             }
@@ -457,6 +470,7 @@ impl<P: Platform> Reclaim<P> {
         if activate {
             folio.state.set(Flag::Active);
             folio.state.set(Flag::Workingset);
+            cost::note_folio(self, &folio, Cost::Restore, folio.pages());
         }
         self.lists.add(folio, if activate { List::Active } else { List::Inactive });
     }

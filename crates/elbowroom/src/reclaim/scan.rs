@@ -1,12 +1,14 @@
 //! A scan: which lists give next, and how much of each is looked at. Linux: `shrink_node_memcgs`,
 //! `get_scan_count` and `shrink_lruvec`.
 //!
-//! The lists of each group and kind give in proportion to their sizes, less what is protected of the group:
+//! The lists of each group and kind give in proportion to their sizes, less what is protected of the group,
+//! and the more, the less it cost lately to take from their kind (`cost`):
 //! over many batches, what is evicted of them is as large a part of what each has beyond its protection.
 //! Lists that gave nothing are left alone until all others gave nothing. A group within its `low` is left
 //! alone, too, unless all others gave nothing; a group within its `min` always.
 
 use super::Reclaim;
+use super::cost::{self, Cost};
 use super::policy::{Policy, pick};
 use crate::config::{RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR};
 use crate::group::{GroupEvent, GroupId, Kind, Protected};
@@ -38,7 +40,8 @@ struct Source<'a> {
     kind: Kind,
     /// How many pages the lists may have.
     room: usize,
-    /// How much of a page counts, in 1/1,024: as much as of the group is not protected.
+    /// How much a page of them weighs: as much as of the group is not protected, in 1/1,024, times the weight
+    /// of the kind.
     part: u64,
 }
 
@@ -69,7 +72,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     fn shrink_inactive(&self, want: usize, spared: Spared) -> (usize, bool) {
         let (mut freed, (mut sources, skipped)) = (0, self.sources(spared));
         while freed < want && !self.reclaim.is_writing_enough() {
-            let weights = sources.iter().map(|source| self.takable_pages(source));
+            let weights = sources.iter().map(|source| self.weight(source));
             let Some(next) = pick(weights, self.reclaim.lists.next_turn()) else { break };
             let source = sources.swap_remove(next);
             let got = self.shrink_lruvec(&source, want - freed);
@@ -87,7 +90,11 @@ impl<'a, P: Platform> Scan<'a, P> {
     fn sources(&self, spared: Spared) -> (Vec<Source<'a>>, bool) {
         let (reclaim, mut skipped) = (self.reclaim, false);
         let mut sources = Vec::new();
-        for Protected { group, usage, min, low } in reclaim.groups.protected_below(self.target) {
+        let all = reclaim.groups.protected_below(self.target);
+        let within: Vec<_> = all.iter().map(|group| group.group).collect();
+        let swappiness = reclaim.groups.swappiness(self.target);
+        let weights = cost::look(reclaim, self.target, &within).weights(swappiness);
+        for Protected { group, usage, min, low } in all {
             let within = |protection: u64| protection > 0 && protection >= usage;
             if within(min) {
                 continue;
@@ -108,6 +115,7 @@ impl<'a, P: Platform> Scan<'a, P> {
             };
             sources.extend(lists.map(|(kind, lruvec)| {
                 let room = room_of(reclaim, group, lruvec);
+                let part = part * weights[kind as usize];
                 Source { lruvec, group, kind, room, part }
             }));
         }
@@ -116,10 +124,10 @@ impl<'a, P: Platform> Scan<'a, P> {
 
     /// The pages of lists that can be taken now, as far as they are not protected: those that were not
     /// touched for some time, and what is active beyond its share.
-    fn takable_pages(&self, Source { lruvec, room, part, .. }: &Source<'_>) -> usize {
+    fn weight(&self, Source { lruvec, room, part, .. }: &Source<'_>) -> u64 {
         let share = self.reclaim.policy.active_share(*room);
         let pages = lruvec.idle_pages() + lruvec.active_pages().saturating_sub(share);
-        pages * *part as usize
+        (pages as u64).saturating_mul(*part)
     }
 
     /// Makes pages of all active lists inactive, about as many as `want`, or a batch; `false`: nothing is
@@ -143,8 +151,14 @@ impl<'a, P: Platform> Scan<'a, P> {
         // Whether the inactive list has only what cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 && !reclaim.is_writing_enough() {
-            let next = |sizes| reclaim.policy.next(sizes, *room, barren);
-            match lruvec.take(reclaim.policy.active_share(*room), batch, next) {
+            let mut rotated = 0;
+            let next = |sizes, active| {
+                rotated = active;
+                reclaim.policy.next(sizes, *room, barren)
+            };
+            let taken = lruvec.take(reclaim.policy.active_share(*room), batch, next);
+            cost::note(reclaim, (*group, *kind), Cost::Rotation, rotated as u64);
+            match taken {
                 Some(Taken::Standby(folio)) => {
                     looks -= 1;
                     scanned(folio.pages());

@@ -5,10 +5,12 @@
 //! drive it, and tests do. Linux: the decisions in `shrink_lruvec`, `inactive_is_low` and
 //! `workingset_refault`.
 
+mod balance;
 mod chances;
 mod pick;
 mod two_lists;
 
+pub(crate) use balance::{Costs, Counted};
 pub(crate) use pick::pick;
 pub(crate) use two_lists::TwoLists;
 

@@ -6,12 +6,13 @@ const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
 /// The number of the weight that has turn number `turn`; `None` if all are 0. Of any number of turns that
 /// follow each other, each weight has its part, but for a few.
-pub(crate) fn pick(weights: impl Iterator<Item = usize> + Clone, turn: usize) -> Option<usize> {
-    let all: u64 = weights.clone().map(|weight| weight as u64).sum();
+pub(crate) fn pick(weights: impl Iterator<Item = u64> + Clone, turn: usize) -> Option<usize> {
+    // Weights beyond 2^64 in all are none of a machine.
+    let all = weights.clone().fold(0, u64::saturating_add);
     let spread = (turn as u64).wrapping_mul(GOLDEN);
     let mut left = ((u128::from(spread) * u128::from(all)) >> 64) as u64;
     for (number, weight) in weights.enumerate() {
-        match left.checked_sub(weight as u64) {
+        match left.checked_sub(weight) {
             Some(more) => left = more,
             None => return Some(number),
         }
@@ -27,7 +28,7 @@ mod tests {
     fn each_has_as_many_turns_as_its_weight_says() {
         for weights in [vec![1, 1], vec![3, 0, 1], vec![1 << 40, 1 << 38], vec![7, 11, 13, 1, 0, 5], vec![9]]
         {
-            let all: usize = weights.iter().sum();
+            let all: u64 = weights.iter().sum();
             for (start, turns) in [(0, 1000), (usize::MAX - 300, 1000), (12_345, 64)] {
                 let mut had = vec![0_usize; weights.len()];
                 for turn in 0..turns {
