@@ -9,10 +9,12 @@ use elbowroom::{ProcessTree, TreeLimits};
 use elbowroom_options::Options;
 use elbowroom_store::with_highest_file_limit;
 
-/// How the names of the files begin; then follow the id of the process that the command becomes, and a number.
-const PREFIX: &str = "elbowroom-run-";
+/// How the names of the files begin; then follow the id of the process that the command becomes, and a
+/// number.
+pub const PREFIX: &str = "elbowroom-run-";
 
-/// A file without a process is left alone for so long: `run` makes the file before the program enters the run.
+/// A file without a process is left alone for so long: `run` makes the file before the program enters the
+/// run.
 const LEFT_OVER: Duration = Duration::from_secs(60);
 
 /// The directories that can have such files, the best first.
