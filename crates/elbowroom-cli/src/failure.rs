@@ -1,10 +1,13 @@
-//! Errors that end `elbowroom run`, each with its exit code.
+//! Errors that end the command, each with its exit code.
 //!
-//! The codes are those that `env`, `nice` and `timeout` use when they, and not the program, have failed.
+//! The codes of `run` are those that `env`, `nice` and `timeout` use when they, and not the program, have
+//! failed.
 
 use std::fmt;
 use std::process::ExitCode;
 
+/// `top` or `ctl` could not do what they were asked for.
+pub const NOT_DONE: u8 = 1;
 /// The command line is wrong.
 pub const USAGE: u8 = 2;
 /// Elbowroom itself cannot work here.
@@ -14,7 +17,7 @@ pub const CANNOT_RUN: u8 = 126;
 /// The program was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// Why the program was not started.
+/// Why the command has not done what it was to do.
 #[derive(Debug)]
 pub struct Failure {
     /// What `elbowroom` exits with.

@@ -1,15 +1,16 @@
-//! The `elbowroom` command: `run` starts a program with its memory managed, `doctor` says what the machine
-//! allows, `lab` measures.
+//! The `elbowroom` command: `run` starts a program with its memory managed, `top` shows a run and `ctl`
+//! changes it, `doctor` says what the machine allows, `lab` measures.
 //!
 //! This crate is glue. `run` checks everything that can be checked before the program starts ([`program`],
 //! [`preload`], [`plan`]), writes the options into the environment ([`options`]) and executes the program in
 //! its own place, so that nothing of this command is left while the program runs. What `doctor` prints is
 //! rendered in [`doctor`] from the facts of `elbowroom_machine::probe`; [`plan`] draws the conclusions for
-//! both.
+//! both. `top` and `ctl` find runs by their tables ([`runs`]), and read and write those.
 //!
 //! Errors go to standard error with the prefix `elbowroom:`; [`failure`] lists the exit codes.
 #![forbid(unsafe_code)]
 
+mod ctl;
 mod doctor;
 mod failure;
 mod options;
@@ -18,7 +19,9 @@ mod preload;
 mod program;
 mod run;
 mod run_table;
+mod runs;
 mod swap;
+mod top;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -43,11 +46,15 @@ struct Cli {
 const EXAMPLES: &str = "Examples:
   elbowroom doctor                                    can this machine run it?
   elbowroom run --memory 512M -- python3 train.py     give it 512 MiB for its mapped files
+  elbowroom top                                       what does each process of the run have, and do?
+  elbowroom ctl set max=1G                            give the run another budget
   elbowroom run --help                                every option of run";
 
 #[derive(Subcommand)]
 enum Command {
     Run(run::RunArgs),
+    Top(top::TopArgs),
+    Ctl(ctl::CtlArgs),
     Doctor(doctor::DoctorArgs),
     /// Run the reference workloads and compare with the kernel
     Lab(elbowroom_lab::cli::LabArgs),
@@ -60,6 +67,8 @@ fn main() -> ExitCode {
     };
     match cli.command {
         Command::Run(args) => run::run(args),
+        Command::Top(args) => top::top(&args),
+        Command::Ctl(args) => ctl::ctl(&args),
         Command::Doctor(args) => doctor::doctor(args),
         Command::Lab(args) => elbowroom_lab::run(args).unwrap_or_else(|error| {
             failure::say(&format!("{error:#}"));

@@ -11,7 +11,7 @@ use elbowroom_store::with_highest_file_limit;
 
 /// How the names of the files begin; then follow the id of the process that the command becomes, and a
 /// number.
-const PREFIX: &str = "elbowroom-run-";
+pub const PREFIX: &str = "elbowroom-run-";
 
 /// A file without a process is left alone for so long: `run` makes the file before the program enters the
 /// run.

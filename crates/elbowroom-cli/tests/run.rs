@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use elbowroom_options::{Io, Mmu, Options, Sharing};
+use elbowroom_options::{Io, Mmu, Options, ReportOptions, Sharing};
 
 use self::bench::{Bench, ELBOWROOM, assert_refused, copy, managed_bench, skipped, stderr, stdout};
 
@@ -223,6 +223,10 @@ fn the_environment_tells_the_library_everything() {
     let output = child.wait_with_output().unwrap();
     let text = stdout(&output);
     let lines: Vec<&str> = text.lines().collect();
+    let given = Options::parse(lines[0].as_ref()).unwrap();
+    let table = given.tree.clone().unwrap();
+    let name = table.file_name().unwrap().to_string_lossy();
+    assert!(name.starts_with(&format!("elbowroom-run-{id}-")), "{name}");
     let expected = Options {
         memory_bytes: 240 << 20,
         min_size_bytes: 2 << 20,
@@ -230,16 +234,16 @@ fn the_environment_tells_the_library_everything() {
         mmu: Mmu::Copy,
         handlers: 3,
         writeback_interval: Duration::from_millis(250),
-        quiet: true,
         dirty_bytes: Some(1 << 20),
         sharing: Sharing::Trust,
         inject: Some("read:eio".to_owned()),
         ablate: Some("given_way".to_owned()),
         main_pid: id,
-        stats: Some(stats.into()),
+        tree: Some(table),
+        report: ReportOptions { quiet: true, stats: Some(stats.into()), ..Options::default().report },
         ..Options::default()
     };
-    assert_eq!(Options::parse(lines[0].as_ref()), Ok(expected));
+    assert_eq!(given, expected);
     assert_eq!(lines[1..], [bench.library().display().to_string()]);
 
     let other = bench.dir.path().join("other.so");

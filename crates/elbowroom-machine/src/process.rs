@@ -40,7 +40,7 @@ pub fn process_exists(pid: u32) -> bool {
 pub fn process_started(pid: u32) -> Option<u64> {
     let by_signal = || process_exists(pid).then_some(0);
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => started(&stat).map_or_else(by_signal, |started| started),
+        Ok(stat) => started(&stat).unwrap_or_else(by_signal),
         Err(_) => by_signal(),
     }
 }

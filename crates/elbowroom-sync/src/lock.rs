@@ -63,7 +63,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 21] = [
+    pub const ALL: [LockClass; 22] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Groups,

@@ -48,6 +48,8 @@ mod head {
     pub(super) const PEAK: usize = 9;
     /// How many processes have entered.
     pub(super) const PROCESSES: usize = 10;
+    /// The most pages that all could have at any time of the run.
+    pub(super) const MAX_SO_FAR: usize = 11;
     /// What processes that have ended had counted.
     pub(super) const ENDED: usize = 16;
 }
@@ -80,10 +82,12 @@ pub(super) mod row {
     pub(in crate::process_tree) const KEEPS: usize = 12;
     /// What it has counted.
     pub(in crate::process_tree) const USE: usize = 13;
+    /// When it noted that, in nanoseconds since the boot.
+    pub(in crate::process_tree) const NOTED: usize = 20;
 }
 
 /// What a process has counted so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct ProcessUse {
     /// Page faults.
     pub faults: u64,
@@ -156,6 +160,8 @@ pub struct ProcessRow {
     pub cost: u64,
     /// What it has counted.
     pub used: ProcessUse,
+    /// When it noted that, since the run began. `None`: never, since it has no manager yet.
+    pub noted: Option<Duration>,
 }
 
 /// A run at a moment, in a few figures.
@@ -253,7 +259,9 @@ impl ProcessTree {
     /// Changes how many bytes all processes together may have. If they have more, each gives its part back:
     /// most of it within a second.
     pub fn set_max(&self, bytes: u64) {
-        self.head(head::MAX).store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
+        let pages = bytes / PAGE_SIZE as u64;
+        self.head(head::MAX_SO_FAR).fetch_max(pages, Ordering::Relaxed);
+        self.head(head::MAX).store(pages, Ordering::Relaxed);
         self.publish(self.used());
         self.ring_all();
     }
@@ -287,11 +295,13 @@ impl ProcessTree {
         self.row(row, row::OWNER).load(Ordering::Acquire) as u32
     }
 
-    /// The pages of a row. One that has more than all may have is wrong, and counts as all.
+    /// The pages of a row. A row with more than all could ever have is wrong, and counts as so much. A row with
+    /// more than all may have now is right: `max` was made smaller.
     pub(super) fn has(&self, row: usize) -> usize {
+        let most = self.head(head::MAX_SO_FAR).load(Ordering::Relaxed) as usize;
         match self.owner(row) {
             0 => 0,
-            _ => (self.row(row, row::HAS).load(Ordering::Relaxed) as usize).min(self.max()),
+            _ => (self.row(row, row::HAS).load(Ordering::Relaxed) as usize).min(most),
         }
     }
 
@@ -411,7 +421,7 @@ impl ProcessTree {
             let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
             self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
         }
-        for word in row::SINCE..row::USE {
+        for word in (row::SINCE..row::USE).chain([row::NOTED]) {
             self.row(row, word).store(0, Ordering::Relaxed);
         }
         let owner = self.row(row, row::OWNER);
@@ -458,6 +468,7 @@ impl ProcessTree {
         for (at, value) in used.words().into_iter().enumerate() {
             self.row(row, row::USE + at).store(value, Ordering::Relaxed);
         }
+        self.row(row, row::NOTED).store(boot_time(), Ordering::Relaxed);
     }
 
     /// The run so far, in a few figures. Allocates nothing.
@@ -498,6 +509,9 @@ impl ProcessTree {
                 age: age(word(row::SINCE)),
                 cost: word(row::COST),
                 used: self.row_use(row),
+                noted: Some(word(row::NOTED))
+                    .filter(|noted| *noted > 0)
+                    .map(|noted| Duration::from_nanos(noted.saturating_sub(head(head::BEGAN)))),
             })
         };
         let rows: Vec<_> = self.rows().filter_map(row).collect();
@@ -545,5 +559,47 @@ impl Drop for TreeLock<'_> {
     fn drop(&mut self) {
         // Another process may have taken it.
         let _ = self.word.compare_exchange(self.turn, 0, Ordering::Release, Ordering::Relaxed);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::super::Member;
+    use super::*;
+
+    /// A process that has more than a smaller `max` gives the difference back.
+    #[test]
+    fn a_smaller_max_does_not_hide_what_a_process_has() {
+        let page = PAGE_SIZE as u64;
+        let limits = TreeLimits { max: 10_000 * page, each: None, swap_max: 0 };
+        let file = tempfile::tempfile().unwrap();
+        let tree = ProcessTree::create(&file, &limits).unwrap();
+        let member = Member::enter(ProcessTree::open(&file).unwrap().into());
+        assert!(member.take(9_000));
+        tree.set_max(4_000 * page);
+        assert_eq!((tree.totals().bytes, member.wanted()), (9_000 * page, 5_000));
+        member.give(5_000);
+        assert_eq!((tree.totals().bytes, member.wanted()), (4_000 * page, 0));
+        tree.row(0, row::HAS).store(u64::MAX, Ordering::Relaxed);
+        assert_eq!(tree.totals().bytes, 10_000 * page, "no row has more than all ever could");
+    }
+
+    #[test]
+    fn a_row_says_when_it_was_noted() {
+        let limits = TreeLimits { max: 1 << 30, each: None, swap_max: 0 };
+        let file = tempfile::tempfile().unwrap();
+        let tree = ProcessTree::create(&file, &limits).unwrap();
+        let member = Member::enter(ProcessTree::open(&file).unwrap().into());
+        assert_eq!(tree.snapshot().rows[0].noted, None);
+        member.note_use(&ProcessUse { faults: 7, ..ProcessUse::default() });
+        let snapshot = tree.snapshot();
+        let first = snapshot.rows[0].noted.unwrap();
+        assert!(first <= snapshot.age && snapshot.rows[0].used.faults == 7);
+        std::thread::sleep(Duration::from_millis(2));
+        member.note_use(&ProcessUse::default());
+        assert!(tree.snapshot().rows[0].noted.unwrap() >= first + Duration::from_millis(2));
+        member.leave();
+        member.came_back();
+        assert_eq!(tree.snapshot().rows[0].noted, None, "another process may have the row");
     }
 }
