@@ -128,6 +128,19 @@ impl Groups {
             self.of(group).usage.count(pages);
             return Ok(group);
         }
+        let (node, index) = (self.of(group), group.index());
+        let place = node.place();
+        let lives = place.state == State::Live && place.life == group.life;
+        if lives && self.stocks.mine().take(index, pages) {
+            node.usage.count(pages);
+            return Ok(group);
+        }
+        self.charge_slowly(group, pages)
+    }
+
+    /// [`Groups::charge`] where the group was removed, or the thread has no stock of it.
+    #[cold]
+    fn charge_slowly(&self, group: GroupId, pages: u64) -> Result<GroupId, GroupId> {
         loop {
             let index = self.payer(group);
             let (payer, place) = (self.id(index), self.at(index).place());
@@ -144,7 +157,6 @@ impl Groups {
     }
 
     /// Takes use of a group and of all groups above it, and a stock for the thread if limits permit that.
-    #[cold]
     fn take_use(&self, index: usize, place: Place, pages: u64) -> Result<(), Refused> {
         if pages < STOCK && self.try_take(index, place, pages + STOCK).is_ok() {
             self.put_in_stock(index, STOCK);

@@ -27,7 +27,7 @@ pub(crate) struct Refault<'l> {
 /// The lruvecs of all groups. Those of a group are made with its first folio, and stay when it is removed:
 /// folios that it has still are in them.
 pub(crate) struct Lruvecs {
-    groups: Vec<OnceLock<[Lruvec; Kind::COUNT]>>,
+    groups: Vec<OnceLock<Box<[Lruvec; Kind::COUNT]>>>,
     shadows: Shadows,
     /// How many times lists were chosen to give next.
     turn: AtomicUsize,
@@ -86,7 +86,7 @@ impl Lruvecs {
 
     /// Those of the group with this place in tables, by kind.
     fn of_index(&self, group: usize) -> &[Lruvec; Kind::COUNT] {
-        self.groups[group].get_or_init(|| Kind::ALL.map(|_| Lruvec::new(&self.locks)))
+        self.groups[group].get_or_init(|| Box::new(Kind::ALL.map(|_| Lruvec::new(&self.locks))))
     }
 
     /// That of a group and kind.
@@ -101,6 +101,6 @@ impl Lruvecs {
 
     /// Those of all groups.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Lruvec> {
-        self.groups.iter().filter_map(OnceLock::get).flatten()
+        self.groups.iter().filter_map(OnceLock::get).flat_map(|lists| lists.iter())
     }
 }

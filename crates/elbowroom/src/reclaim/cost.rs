@@ -27,7 +27,7 @@ const OFTEN: Duration = Duration::from_millis(10);
 
 /// The costs of each group with those below it.
 pub(super) struct CostTable {
-    groups: Vec<OnceLock<Mutex<Held>>>,
+    groups: Vec<OnceLock<Box<Mutex<Held>>>>,
     locks: LockStats,
 }
 
@@ -52,7 +52,7 @@ impl CostTable {
 
     /// Runs `f` with the costs of a group, under their lock.
     fn with<R>(&self, group: GroupId, f: impl FnOnce(&mut Held) -> R) -> R {
-        let new = || self.locks.mutex(LockClass::Cost, Held::new(group));
+        let new = || Box::new(self.locks.mutex(LockClass::Cost, Held::new(group)));
         let mut held = self.groups[group.index()].get_or_init(new).lock();
         if held.group != group {
             // The place in the table had another group before.
