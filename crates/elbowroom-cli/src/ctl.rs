@@ -294,8 +294,8 @@ fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
     let least = before.saturating_sub(bytes).max(KEPT + AT_HAND);
     if bytes > 0 && before <= least {
         let why = format!(
-            "process {pid} has {}, and each process keeps 4 MiB, and 16 MiB to have free pages at hand: there \
-             is nothing to give",
+            "process {pid} has {}, and each process keeps 4 MiB, and 16 MiB to have free pages at hand: \
+             there is nothing to give",
             Shown(before)
         );
         return Err(Failure::new(NOT_DONE, why));
@@ -321,8 +321,8 @@ fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
     let changed = format!("process {pid}: {} used, {} before", Shown(now), Shown(before));
     if !is_reached {
         let why = format!(
-            "{changed}: it has not given {} within 2 s; the process needs the rest or takes it again, or it is \
-             stopped",
+            "{changed}: it has not given {} within 2 s; the process needs the rest or takes it again, or it \
+             is stopped",
             Shown(before - least)
         );
         return Err(Failure::new(NOT_DONE, why));

@@ -76,8 +76,7 @@ pub fn watch(
         let sample = Sample::take(run);
         add(&sample)?;
         let report = history.next(sample);
-        // After the process was stopped, samples that were missed are not made up for.
-        due = (due + interval).max(Instant::now());
+        due = next(due, interval);
         loop {
             live.draw(&report, "").map_err(terminal)?;
             match live.wait(Some(due)).map_err(terminal)? {
@@ -88,6 +87,13 @@ pub fn watch(
         }
     }
     Ok(true)
+}
+
+/// When the next sample is due. Those that were missed, since the process was stopped or had no processor,
+/// are not made up for.
+pub fn next(due: Instant, interval: Duration) -> Instant {
+    let (next, now) = (due + interval, Instant::now());
+    if next > now { next } else { now + interval }
 }
 
 /// The report of a recording at one of its samples.
@@ -130,6 +136,14 @@ mod tests {
     use super::*;
     use crate::top::sample::Row;
     use elbowroom::ProcessUse;
+
+    #[test]
+    fn samples_that_were_missed_are_not_made_up_for() {
+        let (interval, now) = (Duration::from_secs(10), Instant::now());
+        assert_eq!(next(now, interval), now + interval);
+        let late = next(now - 5 * interval, interval);
+        assert!(late >= now + interval && late < now + 2 * interval);
+    }
 
     #[test]
     fn a_moment_of_a_recording_has_the_rates_of_that_moment() {

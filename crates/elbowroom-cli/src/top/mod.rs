@@ -69,10 +69,10 @@ pub struct TopArgs {
 }
 
 const MORE: &str = "\
-Columns: SIZE is what the process has of the budget, PEAK the most that it had, SWAP what of it is out, LOW \
-what is protected from other processes, COST pages that came back for each 1,024 that it has in a second, FLT/S, \
-MAJ/S and REF/S faults, those with I/O, and pages that came back, in a second, ASKED what others want of it. \
-Narrow terminals have fewer columns.
+Columns: SIZE is what the process has of the budget, PEAK the most that it had, SWAP what of it is out, \
+LOW what is protected from other processes, COST pages that came back for each 1,024 that it has in a \
+second, FLT/S, MAJ/S and REF/S faults, those with I/O, and pages that came back, in a second, ASKED what \
+others want of it. Narrow terminals have fewer columns.
 
 Environment: NO_COLOR; with TERM=dumb the table is printed again and again.
 
@@ -206,7 +206,7 @@ fn follow(
             Manner::Tables => print(&(page::text(&history.next(sample), &view, columns_of_output()) + "\n"))?,
             Manner::Live(_) | Manner::Silent => {}
         }
-        due += interval;
+        due = live::next(due, interval);
         while let Some(left) = due.checked_duration_since(Instant::now()).filter(|left| !left.is_zero()) {
             if ended.is_set() {
                 return Ok(false);
