@@ -414,7 +414,11 @@ mod tests {
     fn rows_of_what_is_not_measured_yet_say_so() {
         let nothing = |_: &&str, _: &str| None;
         let text = table("usemem", 10.0, &[("kernel", "soft")], nothing);
-        assert_eq!(text.matches("not measured yet: waits are not told apart by call site").count(), 5, "{text}");
+        assert_eq!(
+            text.matches("not measured yet: waits are not told apart by call site").count(),
+            5,
+            "{text}"
+        );
         assert!(text.contains("722.8 ms") && text.contains("1960.0 ms"), "{text}");
         // As soon as there are figures, they are shown instead.
         let text = table("usemem", 10.0, &[("kernel", "soft")], |_, _| one(1e6));

@@ -51,6 +51,9 @@ pub fn make(options: &Options) -> Result<PathBuf, String> {
         // The limit on file sizes is for the program's own files.
         let made = with_highest_file_limit(|_| {
             let file = new_file(&path)?;
+            // A directory in memory may be full: a store to the table would be a SIGBUS then, in any process.
+            rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, ProcessTree::BYTES)
+                .inspect_err(|_| _ = fs::remove_file(&path))?;
             ProcessTree::create(&file, &limits).inspect_err(|_| _ = fs::remove_file(&path))
         });
         match made {

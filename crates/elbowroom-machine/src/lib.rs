@@ -50,7 +50,9 @@ pub use host::{
 pub use idle::ShallowIdle;
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
-pub use process::{boot_time, own_name, own_pid, process_exists, process_started};
+pub use process::{
+    boot_time, own_name, own_pid, pid_namespace, process_exists, process_started, shared_anonymous_pages,
+};
 pub use rustix::io::Errno;
 pub use shared::SharedWords;
 pub use uffd::put_in_place;

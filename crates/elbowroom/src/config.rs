@@ -231,6 +231,9 @@ pub const GROW_AHEAD_FRAMES: usize = 4096;
 /// See [`GROW_AHEAD_FRAMES`].
 pub const GROW_AHEAD_SHARE: usize = 16;
 
+/// A process that gives pages to others keeps so many free frames: 512 KiB.
+pub const FRAMES_AT_HAND: usize = 128;
+
 /// A process that is to give pages to others reclaims for so long at a time.
 pub const GIVE_BOUND: Duration = Duration::from_millis(50);
 

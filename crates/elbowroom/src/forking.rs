@@ -90,6 +90,9 @@ impl Manager<Host> {
     /// lifeline.
     pub fn fork_ends(&self) {
         self.core().mmu.fork_ends();
+        if let Some(member) = &self.core().config.member {
+            member.shares();
+        }
         self.core().quiet.end();
         self.core().quiet.end_without_files();
     }
@@ -135,6 +138,7 @@ impl Manager<Host> {
         }
         core.mmu.renew()?;
         if let Some(member) = &core.config.member {
+            core.swap.quota.inherit(core.swap.used());
             member.charge_copy();
         }
         core.quiet.renew(&core.locks);

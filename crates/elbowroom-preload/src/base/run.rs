@@ -32,9 +32,7 @@ pub fn enter(options: &mut Options) {
         .and_then(|file| ProcessTree::open(&file).map_err(|error| error.to_string()));
     match opened {
         Ok(tree) => {
-            let member = Member::enter(Arc::new(tree));
-            member.forget_before_exec();
-            let _ = MEMBER.set(Arc::new(member));
+            let _ = MEMBER.set(Arc::new(Member::enter_program(Arc::new(tree))));
             if let Ok(path) = CString::new(path.as_os_str().as_bytes()) {
                 let _ = PATH.set(path);
             }
@@ -67,7 +65,7 @@ pub fn totals() -> Option<RunTotals> {
 pub fn about_to_exec() -> bool {
     let member = member().filter(|_| state::process().is_some_and(|process| process.is_home()));
     if let Some(member) = member {
-        member.leave();
+        member.leave_memory();
     }
     member.is_some()
 }

@@ -3,7 +3,7 @@
 use super::choice::{self, BLOCK, KEPT, LEAST};
 use super::table::{ProcessTree, ProcessUse, TreeLock, row};
 use crate::pause::{Cause, pause};
-use elbowroom_machine::{boot_time, own_name, own_pid};
+use elbowroom_machine::{boot_time, own_name, own_pid, shared_anonymous_pages};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
@@ -14,6 +14,10 @@ const ASK_PAUSE: Duration = Duration::from_millis(2);
 const ASK_PAGES: usize = 4 * BLOCK;
 /// A process without a row, and so without a bell, looks this often whether it has work.
 const NO_BELL: Duration = Duration::from_millis(1);
+/// A process without a row may have one part in so many of the budget.
+const PART_WITHOUT: usize = 16;
+/// How often a process counts the pages that others have, too, while there may be some.
+pub(crate) const LOOK_AT_SHARED: Duration = Duration::from_millis(100);
 /// In the place of a row: none.
 const NO_ROW: usize = usize::MAX;
 
@@ -36,16 +40,54 @@ pub struct Member {
     left: AtomicBool,
     /// The turns of the lock that this process has had.
     turns: AtomicU32,
-    /// When others were asked, in nanoseconds since the boot.
+    /// It is in another namespace of process ids than the run: it sees none of the others.
+    is_apart: AtomicBool,
+    /// It may have pages that its parent or a child of it has, too, and so many, by their parts.
+    shares: AtomicBool,
+    shared: AtomicUsize,
+    noted: Noted,
+}
+
+/// What was noted, and when, in nanoseconds since the boot.
+#[derive(Default)]
+struct Noted {
+    /// Others were asked.
     asked_at: AtomicU64,
     /// Pages that had come back when the cost was noted, and when that was.
     refaults: AtomicU64,
-    noted_at: AtomicU64,
+    cost_at: AtomicU64,
+    /// The pages that are shared were counted.
+    shared_at: AtomicU64,
 }
 
 impl Member {
     /// Enters the run.
     pub fn enter(tree: Arc<ProcessTree>) -> Self {
+        let member = Self::without_row(tree);
+        member.take_row();
+        member
+    }
+
+    /// Enters the run at the start of a program. The process keeps the row that it had before it executed the
+    /// program.
+    pub fn enter_program(tree: Arc<ProcessTree>) -> Self {
+        let member = Self::without_row(tree);
+        let pid = member.pid.load(Ordering::Relaxed);
+        let is_apart = member.is_apart.load(Ordering::Relaxed);
+        let before = member.tree.rows().find(|row| !is_apart && member.tree.owner(*row) == pid);
+        match before {
+            Some(row) => {
+                let lock = member.lock();
+                member.tree.begin_again(row, member.name);
+                drop(lock);
+                member.row.store(row, Ordering::Release);
+            }
+            None => member.take_row(),
+        }
+        member
+    }
+
+    fn without_row(tree: Arc<ProcessTree>) -> Self {
         let member = Self {
             tree,
             row: AtomicUsize::new(NO_ROW),
@@ -57,24 +99,13 @@ impl Member {
             swap: AtomicUsize::new(0),
             left: AtomicBool::new(false),
             turns: AtomicU32::new(0),
-            asked_at: AtomicU64::new(0),
-            refaults: AtomicU64::new(0),
-            noted_at: AtomicU64::new(boot_time()),
+            is_apart: AtomicBool::new(false),
+            shares: AtomicBool::new(false),
+            shared: AtomicUsize::new(0),
+            noted: Noted { cost_at: AtomicU64::new(boot_time()), ..Noted::default() },
         };
-        member.take_row();
+        member.is_apart.store(member.tree.is_of_another_namespace(), Ordering::Relaxed);
         member
-    }
-
-    /// At the start of a program: frees the rows that the process had before it executed this program.
-    pub fn forget_before_exec(&self) {
-        let pid = self.pid.load(Ordering::Relaxed);
-        let own = self.row.load(Ordering::Acquire);
-        for row in self.tree.rows().filter(|row| *row != own && self.tree.owner(*row) == pid) {
-            let lock = self.lock();
-            self.tree.clear(row, pid);
-            self.tree.publish(self.tree.used());
-            drop(lock);
-        }
     }
 
     /// The table of the run.
@@ -94,15 +125,45 @@ impl Member {
         self.row.store(NO_ROW, Ordering::Relaxed);
         self.peak.store(0, Ordering::Relaxed);
         self.left.store(false, Ordering::Relaxed);
+        // What its parent has in swap is the parent's.
+        self.swap.store(0, Ordering::Relaxed);
+        self.is_apart.store(self.tree.is_of_another_namespace(), Ordering::Relaxed);
         self.take_row();
     }
 
-    /// In a forked child that goes on with a copy of its parent's manager: it has as many pages as its
-    /// parent, since each side may come to have its own of all of them. The tree may have too many then, and
-    /// all give their part back when their suppliers look next, within a second: many children are gone by
-    /// then.
+    /// In a forked child that goes on with a copy of its parent's manager: it has its parent's pages, but for
+    /// those that both have still.
     pub fn charge_copy(&self) {
-        self.store_all();
+        self.shares();
+        self.count_shared();
+    }
+
+    /// A forked process may have the same pages as this one from now on.
+    pub fn shares(&self) {
+        self.shares.store(true, Ordering::Release);
+        self.noted.shared_at.store(0, Ordering::Relaxed);
+    }
+
+    /// Counts the pages that other processes have, too, if there may be some, and not more often than every
+    /// [`LOOK_AT_SHARED`]. Stores end the sharing of a page, and this process does not see them. Tells whether
+    /// to look again soon.
+    pub(crate) fn count_shared(&self) -> bool {
+        if !self.shares.load(Ordering::Acquire) {
+            return false;
+        }
+        let now = boot_time();
+        let before = self.noted.shared_at.load(Ordering::Relaxed);
+        if now.saturating_sub(before) >= LOOK_AT_SHARED.as_nanos() as u64 {
+            self.noted.shared_at.store(now, Ordering::Relaxed);
+            let shared = shared_anonymous_pages();
+            self.shared.store(shared, Ordering::Relaxed);
+            // Some pages of any process are others', too: its stack's, its loader's.
+            if shared < LEAST {
+                self.shares.store(false, Ordering::Release);
+            }
+            self.store_all();
+        }
+        true
     }
 
     /// Tells the others what this process has.
@@ -136,7 +197,9 @@ impl Member {
             return Some(row);
         }
         self.take_row();
-        Some(self.row.load(Ordering::Acquire)).filter(|row| *row != NO_ROW)
+        let row = Some(self.row.load(Ordering::Acquire)).filter(|row| *row != NO_ROW);
+        self.write(row);
+        row
     }
 
     fn lock(&self) -> TreeLock<'_> {
@@ -152,15 +215,24 @@ impl Member {
     /// Stores what this process has. With the lock.
     fn store(&self, row: Option<usize>, has: usize) {
         self.has.store(has, Ordering::Relaxed);
-        let peak = self.peak.fetch_max(has, Ordering::Relaxed).max(has);
-        if let Some(row) = row {
-            self.tree.row(row, row::HAS).store(has as u64, Ordering::Relaxed);
-            self.tree.row(row, row::PEAK).store(peak as u64, Ordering::Relaxed);
-            let keeps = self.keeps() as u64;
-            self.tree.row(row, row::KEEPS).store(keeps, Ordering::Relaxed);
-            self.tree.row(row, row::SWAP).store(self.swap.load(Ordering::Relaxed) as u64, Ordering::Relaxed);
-        }
+        self.write(row);
         self.tree.publish(self.tree.used());
+    }
+
+    /// Writes all that this process has into its row.
+    fn write(&self, row: Option<usize>) {
+        let Some(row) = row else { return };
+        let has = self.has().saturating_sub(self.shared.load(Ordering::Relaxed));
+        let peak = self.peak.fetch_max(has, Ordering::Relaxed).max(has);
+        let words = [
+            (row::HAS, has),
+            (row::PEAK, peak),
+            (row::KEEPS, self.keeps()),
+            (row::SWAP, self.swap.load(Ordering::Relaxed)),
+        ];
+        for (word, value) in words {
+            self.tree.row(row, word).store(value as u64, Ordering::Relaxed);
+        }
     }
 
     /// Pages that this process has.
@@ -198,7 +270,12 @@ impl Member {
         let row = self.own_row();
         let lock = self.lock();
         let (used, own) = (self.tree.used(), self.has());
-        let fits = used + pages <= self.tree.max() && own + pages <= self.tree.each();
+        let each = match row {
+            Some(_) => self.tree.each(),
+            // The others do not see what it has.
+            None => self.tree.max() / PART_WITHOUT,
+        };
+        let fits = used + pages <= self.tree.max() && own + pages <= each;
         self.store(row, if fits { own + pages } else { own });
         drop(lock);
         fits
@@ -242,8 +319,8 @@ impl Member {
         let fits = self.tree.swap_used() + pages <= self.tree.swap_max();
         if fits {
             self.swap.fetch_add(pages, Ordering::Relaxed);
-            self.store(row, self.has());
         }
+        self.store(row, self.has());
         drop(lock);
         fits
     }
@@ -265,13 +342,13 @@ impl Member {
     /// Asks another process for pages, if one has pages that are worth less than those of this one. Waits for
     /// nothing.
     pub fn ask(&self) {
-        let (last, now) = (self.asked_at.load(Ordering::Relaxed), boot_time());
+        let (last, now) = (self.noted.asked_at.load(Ordering::Relaxed), boot_time());
         if now.saturating_sub(last) < ASK_PAUSE.as_nanos() as u64
-            || self.asked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
+            || self.noted.asked_at.compare_exchange(last, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
         {
             return;
         }
-        self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
+        self.free_the_dead();
         let Some(own) = self.own_row() else { return };
         if self.has_room() || self.has() + LEAST > self.tree.each() {
             return;
@@ -332,18 +409,24 @@ impl Member {
         let Some(row) = self.own_row() else { return };
         self.tree.note_use(row, used);
         let now = boot_time();
-        let elapsed = now.saturating_sub(self.noted_at.swap(now, Ordering::Relaxed)) / 1_000_000;
+        let elapsed = now.saturating_sub(self.noted.cost_at.swap(now, Ordering::Relaxed)) / 1_000_000;
         let back = used.refaults + used.swapped_in;
-        let new = back.saturating_sub(self.refaults.swap(back, Ordering::Relaxed));
+        let new = back.saturating_sub(self.noted.refaults.swap(back, Ordering::Relaxed));
         let rate = new * 1000 / elapsed.max(1);
         let cost = rate * 1024 / self.has().max(1) as u64;
         let word = self.tree.row(row, row::COST);
         word.store((word.load(Ordering::Relaxed) + cost) / 2, Ordering::Relaxed);
-        self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
+        self.write(Some(row));
+        self.free_the_dead();
     }
 
-    /// Leaves the run: what the process has is the others'. For its end, or an exec. [`Member::came_back`]
-    /// takes that back.
+    fn free_the_dead(&self) {
+        if !self.is_apart.load(Ordering::Relaxed) {
+            self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
+        }
+    }
+
+    /// Leaves the run at the end of the process, which has nothing.
     pub fn leave(&self) {
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);
@@ -355,12 +438,26 @@ impl Member {
         }
     }
 
-    /// Whether no other process of the run is there, nor the exit status of one. Allocates nothing.
-    pub fn is_last(&self) -> bool {
-        !self.tree.has_others(self.pid.load(Ordering::Relaxed))
+    /// Before an exec: what the process has is the others', and its row stays, so that the run is not taken for
+    /// ended. [`Member::came_back`] takes that back.
+    pub fn leave_memory(&self) {
+        self.left.store(true, Ordering::Release);
+        let row = self.row.load(Ordering::Acquire);
+        if row != NO_ROW && self.tree.owner(row) == self.pid.load(Ordering::Relaxed) {
+            let lock = self.lock();
+            let words = [row::HAS, row::SWAP, row::ASKED, row::KEEPS];
+            words.iter().for_each(|word| self.tree.row(row, *word).store(0, Ordering::Relaxed));
+            self.tree.publish(self.tree.used());
+            drop(lock);
+        }
     }
 
-    /// The process goes on after [`Member::leave`].
+    /// Whether no other process of the run is there, nor the exit status of one. Allocates nothing.
+    pub fn is_last(&self) -> bool {
+        !self.is_apart.load(Ordering::Relaxed) && !self.tree.has_others(self.pid.load(Ordering::Relaxed))
+    }
+
+    /// The process goes on after [`Member::leave_memory`].
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);
         self.store_all();

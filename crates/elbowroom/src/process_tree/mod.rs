@@ -20,6 +20,7 @@ mod member;
 mod table;
 
 pub(crate) use choice::{BLOCK, KEPT};
+pub(crate) use member::LOOK_AT_SHARED;
 pub use member::Member;
 pub use table::{ProcessRow, ProcessTree, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
 

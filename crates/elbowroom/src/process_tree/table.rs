@@ -2,7 +2,9 @@
 
 use super::choice::Share;
 use crate::pause::{Cause, pause};
-use elbowroom_machine::{Errno, PAGE_SIZE, SharedWords, boot_time, process_exists, process_started};
+use elbowroom_machine::{
+    Errno, PAGE_SIZE, SharedWords, boot_time, pid_namespace, process_exists, process_started,
+};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -50,6 +52,8 @@ mod head {
     pub(super) const PROCESSES: usize = 10;
     /// The most pages that all could have at any time of the run.
     pub(super) const MAX_SO_FAR: usize = 11;
+    /// The namespace in which the ids of the processes count.
+    pub(super) const NAMESPACE: usize = 12;
     /// What processes that have ended had counted.
     pub(super) const ENDED: usize = 16;
 }
@@ -173,6 +177,8 @@ pub struct RunTotals {
     pub bytes: u64,
     /// The most bytes that they had at a time.
     pub peak_bytes: u64,
+    /// Bytes that they have in swap.
+    pub swap_bytes: u64,
     /// How many processes there were so far.
     pub processes: u64,
     /// What all processes have counted.
@@ -208,7 +214,7 @@ pub struct ProcessTree {
 
 impl ProcessTree {
     /// The size of the table's file, in bytes. What is not used takes no memory.
-    const BYTES: u64 = ((HEAD_WORDS + ROWS * ROW_WORDS) * 8) as u64;
+    pub const BYTES: u64 = ((HEAD_WORDS + ROWS * ROW_WORDS) * 8) as u64;
 
     /// Makes the table of a new run in an empty file.
     ///
@@ -223,6 +229,7 @@ impl ProcessTree {
         tree.head(head::SWAP_MAX).store(limits.swap_max / PAGE_SIZE as u64, Ordering::Relaxed);
         let each = limits.each.map_or(u64::MAX, |bytes| bytes / PAGE_SIZE as u64);
         tree.head(head::EACH).store(each, Ordering::Relaxed);
+        tree.head(head::NAMESPACE).store(pid_namespace(), Ordering::Relaxed);
         tree.set_max(limits.max);
         tree.head(head::MAGIC).store(MAGIC, Ordering::Release);
         Ok(tree)
@@ -380,15 +387,12 @@ impl ProcessTree {
     pub(super) fn lock(&self, turn: u64) -> TreeLock<'_> {
         let word = self.head(head::LOCK);
         let take = |from| word.compare_exchange(from, turn, Ordering::Acquire, Ordering::Relaxed);
-        let (mut owner, mut since) = (0, None::<Instant>);
-        while let Err(other) = take(0) {
-            match since {
-                Some(began) if owner == other => {
-                    if began.elapsed() > LOCK_BOUND && take(other).is_ok() {
-                        break;
-                    }
-                }
-                _ => (owner, since) = (other, Some(Instant::now())),
+        let mut since = None;
+        while let Err(owner) = take(0) {
+            // However often the owner changes: a turn is short, so this many do not follow each other.
+            let began: Instant = *since.get_or_insert_with(Instant::now);
+            if began.elapsed() > LOCK_BOUND && take(owner).is_ok() {
+                break;
             }
             pause(Cause::Contended, Duration::from_micros(50));
         }
@@ -428,6 +432,26 @@ impl ProcessTree {
         let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
+    /// A process has executed a program, and has nothing yet. With the lock.
+    pub(super) fn begin_again(&self, row: usize, name: [u64; 2]) {
+        self.empty(row);
+        self.row(row, row::NAME).store(name[0], Ordering::Relaxed);
+        self.row(row, row::NAME + 1).store(name[1], Ordering::Relaxed);
+        self.row(row, row::SINCE).store(boot_time(), Ordering::Relaxed);
+        self.publish(self.used());
+    }
+
+    /// Empties all of a row but its owner.
+    fn empty(&self, row: usize) {
+        for word in 0..ProcessUse::WORDS {
+            let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
+            self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
+        }
+        for word in row::SINCE..row::USE {
+            self.row(row, word).store(0, Ordering::Relaxed);
+        }
+    }
+
     /// Frees the rows of processes that are gone, unless that was done just now, for the process `own`.
     /// `turn`: see [`ProcessTree::lock`].
     pub(super) fn free_the_dead(&self, own: u32, turn: u64) {
@@ -452,8 +476,17 @@ impl ProcessTree {
         }
     }
 
-    /// Whether any process of the run is there. Looks at one after the other.
+    /// Whether the ids of the run's processes count in another namespace than that of this process.
+    pub(super) fn is_of_another_namespace(&self) -> bool {
+        self.head(head::NAMESPACE).load(Ordering::Relaxed) != pid_namespace()
+    }
+
+    /// Whether any process of the run is there, or may be: they cannot be seen from another namespace of process
+    /// ids. Looks at one after the other.
     pub fn is_in_use(&self) -> bool {
+        if self.is_of_another_namespace() {
+            return true;
+        }
         let mut since = self.rows().map(|row| (self.owner(row), self.row(row, row::SINCE)));
         since.any(|(pid, since)| pid != 0 && is_there(pid, since.load(Ordering::Relaxed)))
     }
@@ -481,6 +514,7 @@ impl ProcessTree {
             max_bytes: bytes(head(head::MAX)),
             bytes: bytes(self.used() as u64),
             peak_bytes: bytes(head(head::PEAK)),
+            swap_bytes: bytes(self.swap_used() as u64),
             processes: head(head::PROCESSES),
             used: rows.map(|row| self.row_use(row)).fold(ended, |sum, used| sum.and(&used)),
         }

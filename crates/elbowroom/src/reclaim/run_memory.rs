@@ -1,6 +1,6 @@
 //! What the process of a run does with the run's budget.
 
-use crate::config::{GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE};
+use crate::config::{FRAMES_AT_HAND, GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE};
 use crate::process_tree::{BLOCK, Member};
 use crate::swap::Swap;
 use elbowroom_machine::Mmu;
@@ -45,9 +45,11 @@ impl<M: Mmu> RunMemory<'_, M> {
         taken
     }
 
-    /// Gives free frames back, at most so many; tells how many.
+    /// Gives free frames back, at most so many, but for a few: pages that go out need frames of the pool.
+    /// Tells how many.
     pub fn give(&self, most: usize) -> usize {
-        let given = self.mmu.allowance().give(most);
+        let spare = self.mmu.frames_at_hand().saturating_sub(FRAMES_AT_HAND);
+        let given = self.mmu.allowance().give(most.min(spare));
         self.fit_pool();
         self.member.give(given);
         given

@@ -4,20 +4,34 @@ use crate::process_tree::Member;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that are taken from the run at a time: 2 MiB.
-const STEP: u64 = 512;
+/// Pages that are taken from the run at a time: 256 KiB. What a process takes and does not use the others lack.
+const STEP: u64 = 64;
 
 pub struct Quota {
     limit: u64,
     member: Option<Arc<Member>>,
     /// Pages that were taken from the run.
     taken: AtomicU64,
+    /// Pages that were out when the process was forked: they are its parent's.
+    inherited: AtomicU64,
 }
 
 impl Quota {
     /// At most `limit` pages, which the run of `member` has together with its other processes.
     pub fn new(limit: u64, member: Option<Arc<Member>>) -> Self {
-        Self { limit, member, taken: AtomicU64::new(0) }
+        Self { limit, member, taken: AtomicU64::new(0), inherited: AtomicU64::new(0) }
+    }
+
+    /// In the child of a fork, where `used` pages are out: these count as its parent's.
+    #[cfg(not(shuttle))]
+    pub fn inherit(&self, used: u64) {
+        self.inherited.store(used, Ordering::Relaxed);
+        self.taken.store(0, Ordering::Relaxed);
+    }
+
+    /// Pages that may be out now.
+    fn taken(&self) -> u64 {
+        self.taken.load(Ordering::Relaxed) + self.inherited.load(Ordering::Relaxed)
     }
 
     /// The pages that may be out at the most.
@@ -28,7 +42,7 @@ impl Quota {
     /// Whether one page more may be out where `used` are.
     pub fn allows(&self, used: u64) -> bool {
         let Some(member) = &self.member else { return used < self.limit };
-        while used >= self.taken.load(Ordering::Relaxed) {
+        while used >= self.taken() {
             if used >= self.limit || !member.take_swap(STEP as usize) {
                 return false;
             }
@@ -41,15 +55,14 @@ impl Quota {
     pub fn left(&self, used: u64) -> u64 {
         let own = self.limit.saturating_sub(used);
         let Some(member) = &self.member else { return own };
-        let taken = self.taken.load(Ordering::Relaxed).saturating_sub(used);
+        let taken = self.taken().saturating_sub(used);
         own.min(taken + member.swap_room() as u64)
     }
 
     /// Gives the run back what was taken and is not needed, but for a little. One thread at a time.
     pub fn settle(&self, used: u64) {
         let Some(member) = &self.member else { return };
-        let taken = self.taken.load(Ordering::Relaxed);
-        let spare = taken.saturating_sub(used) / STEP;
+        let spare = self.taken().saturating_sub(used).min(self.taken.load(Ordering::Relaxed)) / STEP;
         if spare > 1 {
             // Before the run has it: a thread that counts on it takes it anew.
             self.taken.fetch_sub((spare - 1) * STEP, Ordering::Relaxed);
@@ -80,6 +93,11 @@ mod tests {
         other.settle(10);
         assert_eq!(fill(&one, STEP), 2 * STEP, "the other one keeps a little");
         assert_eq!((one.limit(), other.left(10)), (4 * STEP, 2 * STEP - 10));
+        // What a forked child has of its parent's is not its own.
+        one.settle(0);
+        other.inherit(700);
+        assert_eq!(other.left(700), STEP);
+        assert!(other.allows(699) && other.allows(700) && other.left(701) == STEP - 1);
         let alone = Quota::new(7, None);
         assert_eq!((fill(&alone, 0), alone.left(3), alone.left(9)), (7, 4, 0));
     }
