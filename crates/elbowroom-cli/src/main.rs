@@ -12,6 +12,7 @@
 
 mod doctor;
 mod failure;
+mod groups;
 mod options;
 mod plan;
 mod preload;

@@ -2,7 +2,9 @@
 //! report from wherever it ends.
 
 pub mod contention;
+mod groups;
 
+pub use self::groups::GroupFigures;
 use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
@@ -25,6 +27,9 @@ pub struct Report<'a> {
     pub locks: LockUse,
     /// The time that threads lost because memory lacked. As `locks` if there is no manager.
     pub pressure: PressureUse,
+    /// The memory groups that were asked for. As `locks` if there is no manager.
+    #[serde(serialize_with = "groups::as_map", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupFigures<'a>>,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
     /// The run, of which the process is one, so far; in the report of the process that the command became.
@@ -105,6 +110,7 @@ impl Display for Report<'_> {
                 format_args!("{reads} reads, {writes} writes, {lost} pages of stores lost"),
             )?;
             pressure_line(f, &self.pressure)?;
+            groups::lines(f, &self.groups)?;
             line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
         } else {
             line(f, "memory", format_args!("nothing was managed, of {}", Bytes(stats.budget_bytes)))?;
@@ -293,6 +299,7 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse
         stats,
         locks,
         pressure,
+        groups: Vec::new(),
         forked_unmanaged: tree::unmanaged_children(),
         run: if is_main { run::totals() } else { None },
         left_to_kernel: Left {
@@ -359,6 +366,7 @@ mod tests {
             stats,
             locks: LockUse::default(),
             pressure: PressureUse::default(),
+            groups: Vec::new(),
             run: None,
             forked_unmanaged: 3,
             left_to_kernel: of(&left),
@@ -395,6 +403,7 @@ mod tests {
             },
             locks: LockUse::default(),
             pressure: PressureUse::default(),
+            groups: Vec::new(),
             run: None,
             forked_unmanaged: 0,
             left_to_kernel: of(&left),
