@@ -39,7 +39,9 @@ fn was_limited(outcome: &Outcome, group: &str, max: u64) {
     let usage = figure(outcome, group, "usage_bytes");
     assert!((max / 2..=max).contains(&usage), "{group} uses {usage}\n{}", outcome.report());
     assert_eq!(figure(outcome, group, "max_bytes"), max);
-    assert!(figure(outcome, group, "max_events") > 0, "{group}\n{}", outcome.report());
+    // A group with a `high` may be slowed down before it comes to its `max`.
+    let events = ["max_events", "high_events"].map(|key| figure(outcome, group, key));
+    assert!(events.iter().sum::<u64>() > 0, "{group}\n{}", outcome.report());
     assert_eq!(figure(outcome, group, "failed_events"), 0);
 }
 
