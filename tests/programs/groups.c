@@ -21,8 +21,7 @@ static void check(const uint64_t *words, uint64_t seed, size_t page)
 {
     CHECK(words[0] == expected(seed, page), "page %zu of %lu has %#lx", page, seed, words[0]);
     for (size_t at = 1; at < PAGE / sizeof *words; at += 85)
-        CHECK(words[at] == words[at - 1] * 0x5851F42D4C957F2Du + seed, "page %zu of %lu, word %zu", page, seed,
-              at);
+        CHECK(words[at] == words[at - 1] * 0x5851F42D4C957F2Du + seed, "page %zu of %lu", page, seed);
 }
 
 static uint8_t *file(const char *path, size_t bytes, uint64_t seed)

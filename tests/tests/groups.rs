@@ -117,13 +117,9 @@ behaviour!(what_no_rule_takes_stays_in_the_root: m64);
 
 /// A forked child goes on with its parent's groups, and the parent with its own.
 fn groups_over_a_fork(variant: Variant) {
-    for how in ["copy", "kernel"] {
-        let outcome = run(variant, &["child"], "12", &spec(), &["--fork", how]);
-        if how == "copy" {
-            for (group, mib) in [("memory", 4), ("blocks", 3)] {
-                was_limited(&outcome, group, mib * MIB);
-            }
-        }
+    let outcome = run(variant, &["child"], "12", &spec(), &[]);
+    for (group, mib) in [("memory", 4), ("blocks", 3)] {
+        was_limited(&outcome, group, mib * MIB);
     }
 }
 behaviour!(groups_over_a_fork: m64);

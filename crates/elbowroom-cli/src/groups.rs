@@ -1,7 +1,7 @@
 //! The file of `--group`: TOML in, the compact form of `elbowroom_options::GroupSpec` out.
 //!
-//! Here are the lines of keys, and what only TOML has: types of values, and tables in tables. `GroupSpec` says
-//! what a spec means, and what is wrong with it; the preloaded library uses it, too.
+//! Here are the lines of keys, and what only TOML has: types of values, and tables in tables. `GroupSpec`
+//! says what a spec means, and what is wrong with it; the preloaded library uses it, too.
 
 use std::fs;
 use std::ops::Range;

@@ -57,7 +57,7 @@ Examples:
   elbowroom run --memory 512M -- python3 train.py
   elbowroom run --memory 2G --stats stats.json --quiet -- ./search index/ 'some words'
   elbowroom run --memory 1G --contention -- ./server  who waited for which lock of the manager, and where
-  elbowroom run --memory 1G --group spec.toml -- ./server       limits for parts of its memory (docs/groups.md)
+  elbowroom run --memory 1G --group spec.toml -- ./server       limits for parts of its memory
   elbowroom run --trace trace.json -- ./program       open it with ui.perfetto.dev: why did faults take long?
   elbowroom run --fallback kernel -- ./program        run it in any case, managed if possible";
 

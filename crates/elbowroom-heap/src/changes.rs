@@ -58,8 +58,8 @@ pub fn since(time: u64, at: usize, len: usize) -> bool {
     unsafe { std::mem::transmute::<*mut c_void, Changed>(function)(time, at, len) }
 }
 
-/// Maps new memory that can be read and written, which the other library then knows as the heap's. `flags`: beside
-/// MAP_PRIVATE and MAP_ANONYMOUS.
+/// Maps new memory that can be read and written, which the other library then knows as the heap's. `flags`:
+/// beside MAP_PRIVATE and MAP_ANONYMOUS.
 pub fn map(len: usize, flags: c_int) -> Option<usize> {
     let function = MAP.load(Ordering::Acquire);
     let at = if function.is_null() {

@@ -7,7 +7,8 @@
 //!   reads them there, by the same parsers. `memory=1.5G` is therefore right in both places.
 //! * [`HeapOptions`]: what the library that stands before malloc needs of the same variable. That library
 //!   cannot allocate when it reads the variable, and [`HeapOptions::parse`] does not.
-//! * [`GroupSpec`]: the memory groups of `--group`, and the rules by which memory goes to them, with all checks.
+//! * [`GroupSpec`]: the memory groups of `--group`, and the rules by which memory goes to them, with all
+//!   checks.
 //! * [`size`] and [`duration`]: the parsers, which the lab uses, too, and how sizes are shown.
 //! * [`sanitizer`]: the sanitizers whose programs both the command and the library leave unmanaged.
 //! * [`choices`]: the options that have a few named values, as types.

@@ -1,3 +1,5 @@
+//! Specs in their compact form: what is read, and each mistake with its exact text.
+
 use super::*;
 
 /// The mistake in a spec in its compact form.
@@ -65,7 +67,8 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         ("group:b,rule:group:a", "rule.group: there is no group 'a'; there are b, root"),
         (
             "rule:group:root:colour:red",
-            "rule.colour: there is no such key; a rule may have group, program, file, kind, min-size, max-size",
+            "rule.colour: there is no such key; a rule may have group, program, file, kind, min-size, \
+             max-size",
         ),
         ("rule:group:root:kind:stack", "rule.kind: 'stack' is none of file, anonymous, heap"),
         ("rule:group:root:min-size:0", "rule.min-size: it must be at least 1"),

@@ -1,5 +1,6 @@
-//! mmap, munmap, mremap and shmat; mmap, munmap and mremap once more, under names for the library before malloc:
-//! its mappings are known as the heap's, and its calls do not count as the program's changes of a block.
+//! mmap, munmap, mremap and shmat; mmap, munmap and mremap once more, under names for the library before
+//! malloc: its mappings are known as the heap's, and its calls do not count as the program's changes of a
+//! block.
 
 use crate::agent::{attach, remap, unmap};
 use crate::process::start;

@@ -5,13 +5,13 @@
 //! order, so their ids are the same.
 
 use crate::base::config::Options;
+use crate::base::executable;
 use crate::base::report::{GroupFigures, program_name};
 use crate::base::sys;
 use crate::rules::group::{Program, Rules};
 use crate::rules::map::{Caller, MapArgs};
 use elbowroom::{Errno, GroupId, Limits, Manager, Origin};
 use elbowroom_options::{Group, GroupSpec, MemoryKind};
-use std::ffi::CStr;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
@@ -93,12 +93,6 @@ pub fn figures(manager: &Manager) -> Vec<GroupFigures<'static>> {
 fn program() -> Program {
     let mut paths = Vec::new();
     paths.extend(std::fs::read_link("/proc/self/exe").ok().map(|path| path.to_string_lossy().into_owned()));
-    // SAFETY: takes an integer.
-    let given = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
-    if !given.is_null() {
-        // SAFETY: the kernel has put a string there, beside the environment, that stays.
-        let given = unsafe { CStr::from_ptr(given) };
-        paths.push(given.to_string_lossy().into_owned());
-    }
+    paths.extend(executable::path_given());
     Program { paths, name: program_name().to_owned() }
 }

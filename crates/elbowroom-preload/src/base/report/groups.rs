@@ -1,6 +1,6 @@
 //! The figures of memory groups.
 
-use super::{Bytes, line};
+use super::text::{Bytes, line};
 use elbowroom::{GroupStats, KindStats};
 use serde::{Serialize, Serializer};
 use std::fmt;
