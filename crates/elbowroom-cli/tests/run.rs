@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use elbowroom_options::{Io, Mmu, Options, Sharing};
+use elbowroom_options::{Io, Mmu, Options, ReportOptions, Sharing, TestOptions};
 
 use self::bench::{Bench, ELBOWROOM, assert_refused, copy, managed_bench, skipped, stderr, stdout};
 
@@ -273,16 +273,20 @@ fn the_environment_tells_the_library_everything() {
         mmu: Mmu::Copy,
         handlers: 3,
         writeback_interval: Duration::from_millis(250),
-        quiet: true,
         dirty_bytes: Some(1 << 20),
         sharing: Sharing::Trust,
-        inject: Some("read:eio".to_owned()),
-        ablate: Some("given_way".to_owned()),
+        tests: TestOptions {
+            inject: Some("read:eio".to_owned()),
+            ablate: Some("given_way".to_owned()),
+            ..Options::default().tests
+        },
         main_pid: id,
-        stats: Some(stats.into()),
+        report: ReportOptions { stats: Some(stats.into()), quiet: true, ..Options::default().report },
         ..Options::default()
     };
-    assert_eq!(Options::parse(lines[0].as_ref()), Ok(expected));
+    let mut options = Options::parse(lines[0].as_ref()).unwrap();
+    assert!(options.tree.take().is_some(), "the run has a table");
+    assert_eq!(options, expected);
     assert_eq!(lines[1..], [bench.library().display().to_string()]);
 
     let other = bench.dir.path().join("other.so");
