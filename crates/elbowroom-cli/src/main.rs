@@ -13,6 +13,7 @@
 mod ctl;
 mod doctor;
 mod failure;
+mod groups;
 mod options;
 mod plan;
 mod preload;

@@ -159,7 +159,7 @@ mod tests {
         assert_eq!((memory_bytes, swap_bytes, report.quiet), (1536 << 20, 0, true));
         assert_eq!((io, heap, fallback), (Io::Uring, Heap::All, Fallback::Kernel));
         assert_eq!(some.options.writeback_interval, Duration::from_millis(1500));
-        assert_eq!((report.trace_bytes, some.options.ablate.as_deref()), (8 << 20, Some("vma_locks")));
+        assert_eq!((report.trace_bytes, some.options.tests.ablate.as_deref()), (8 << 20, Some("vma_locks")));
         assert!(some.names(&table::MEMORY) && some.names(&table::SWAP) && !some.names(&table::SWAP_DIR));
     }
 

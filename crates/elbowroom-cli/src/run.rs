@@ -14,10 +14,11 @@ use clap::Args;
 use elbowroom::{Ablation, Config};
 use elbowroom_machine::probe::{self, Groups};
 use elbowroom_options::size::Shown;
-use elbowroom_options::{Fallback, Options, VARIABLE, table};
+use elbowroom_options::{Fallback, Options, RunFacts, VARIABLE, table};
 use elbowroom_store::Inject;
 
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
+use crate::groups as spec;
 use crate::options::{self, Given};
 use crate::plan;
 use crate::preload::{self, LOADER_VARIABLE, Library, OVERRIDE_VARIABLE};
@@ -56,6 +57,7 @@ Examples:
   elbowroom run --memory 512M -- python3 train.py
   elbowroom run --memory 2G --stats stats.json --quiet -- ./search index/ 'some words'
   elbowroom run --memory 1G --contention -- ./server  who waited for which lock of the manager, and where
+  elbowroom run --memory 1G --group spec.toml -- ./server       limits for parts of its memory
   elbowroom run --trace trace.json -- ./program       open it with ui.perfetto.dev: why did faults take long?
   elbowroom run --fallback kernel -- ./program        run it in any case, managed if possible";
 
@@ -78,6 +80,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     options.memory_bytes = budget(given, groups.as_ref());
     let asked = swap::Asked::of(given);
     asked.check(options.memory_bytes)?;
+    read_groups(given, &mut options)?;
     // clap has checked that a program is named.
     let (name, arguments) =
         args.command.split_first().ok_or_else(|| Failure::new(USAGE, "no program is named"))?;
@@ -178,6 +181,20 @@ fn prepare(
     Ok(Ok([Some(library), heap].into_iter().flatten().collect()))
 }
 
+/// Reads and checks the file of `--group`, which the library has in its compact form.
+fn read_groups(given: &Given, options: &mut Options) -> Result<(), Failure> {
+    let Some(path) = options.groups.file.take() else { return Ok(()) };
+    let budget = options.memory_bytes;
+    let facts = RunFacts {
+        budget_bytes: options.each_bytes.map_or(budget, |each| each.min(budget)),
+        is_without_swap: given.names(&table::SWAP) && options.swap_bytes == 0,
+        heap: options.heap,
+        heap_min_bytes: options.heap_min_bytes,
+    };
+    options.groups.spec = Some(spec::compact(&path, &facts)?);
+    Ok(())
+}
+
 /// Checks what the table of options cannot know: that files can be written, and the grammars of other crates.
 fn check(options: &mut Options) -> Result<(), Failure> {
     let wrong = |why| Failure::new(USAGE, why);
@@ -189,9 +206,9 @@ fn check(options: &mut Options) -> Result<(), Failure> {
     if options.report.stats.is_some() && options.report.stats == options.report.trace {
         return Err(Failure::new(USAGE, "--stats and --trace name the same file"));
     }
-    let ablate = options.ablate.as_deref().map(Ablation::without).transpose();
+    let ablate = options.tests.ablate.as_deref().map(Ablation::without).transpose();
     ablate.map_err(|why| wrong(format!("--ablate: {why}")))?;
-    let inject = options.inject.as_deref().map(Inject::parse).transpose();
+    let inject = options.tests.inject.as_deref().map(Inject::parse).transpose();
     inject.map_err(|why| wrong(format!("--inject: {why}")))?;
     Ok(())
 }

@@ -13,6 +13,10 @@ use elbowroom_store::with_highest_file_limit;
 /// number.
 pub const PREFIX: &str = "elbowroom-run-";
 
+/// By default each process may have four times the budget in swap, and all processes so many times as much:
+/// forked children that read what they have inherited need room for copies. The disk is what limits them.
+const DEFAULT_SWAP: u64 = 16;
+
 /// A file without a process is left alone for so long: `run` makes the file before the program enters the
 /// run.
 const LEFT_OVER: Duration = Duration::from_secs(60);
@@ -42,8 +46,9 @@ pub fn tables(dir: &Path) -> Vec<(PathBuf, ProcessTree)> {
 
 /// Makes the table of a run with these options. `Err`: no directory can have it, and why.
 pub fn make(options: &Options) -> Result<PathBuf, String> {
-    let limits =
-        TreeLimits { max: options.memory_bytes, each: options.each_bytes, swap_max: options.swap_bytes };
+    let times = if options.swap_by_default { DEFAULT_SWAP } else { 1 };
+    let swap_max = options.swap_bytes.saturating_mul(times);
+    let limits = TreeLimits { max: options.memory_bytes, each: options.each_bytes, swap_max };
     let mut why = "there is no directory for it".to_owned();
     for dir in directories(options.swap_dir.as_deref()) {
         remove_left_over(&dir);

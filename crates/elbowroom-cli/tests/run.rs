@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use elbowroom_options::{Io, Mmu, Options, ReportOptions, Sharing};
+use elbowroom_options::{Io, Mmu, Options, ReportOptions, Sharing, TestOptions};
 
 use self::bench::{Bench, ELBOWROOM, assert_refused, copy, managed_bench, skipped, stderr, stdout};
 
@@ -71,6 +71,49 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         assert_refused(&output, 2, "unexpected argument");
         assert!(!stderr(&output).contains("tip:"), "{}", stderr(&output));
     }
+}
+
+#[test]
+fn a_bad_file_of_groups_is_an_error_of_usage_before_the_program_starts() {
+    let Some(bench) = Bench::new() else { return };
+    let started = bench.dir.path().join("started");
+    let program = bench.script("program", &format!("#!/bin/sh\ntouch {}\n", started.display()));
+    let spec = bench.dir.path().join("spec.toml");
+    let path = spec.display().to_string();
+    let rule = "[[rule]]\ngroup = \"a\"\n";
+    for (text, options, said) in [
+        ("[group.a]\nmax = \"100M\n", &[][..], "2: this is no TOML: "),
+        (
+            "# a\n[group.a]\nmaximum = \"100M\"\n",
+            &[],
+            "3: group.a.maximum: there is no such key; a group may have",
+        ),
+        ("[group.a]\nmax = \"1023K\"\n", &[], "2: group.a.max: it must be at least 1M\n"),
+        ("[group.a]\nhigh = \"9M\"\nmax = \"8M\"\n", &[], "2: group.a.high: 9M is more than max, 8M\n"),
+        ("[[rule]]\ngroup = \"b\"\n", &[], "2: rule.group: there is no group 'b'; there are root\n"),
+        (
+            &format!("[group.a]\nlow = \"40M\"\n{rule}"),
+            &["--each", "39M"],
+            "2: group.a.low: up to here 40M are protected, more than the budget of a process, 39M\n",
+        ),
+        (
+            &format!("[group.a]\n{rule}kind = \"heap\"\n"),
+            &["--heap", "off"],
+            "4: rule.kind: the rule never fits: with --heap off the heap is the kernel's\n",
+        ),
+        (
+            &format!("[group.a]\n{rule}kind = \"anonymous\"\n"),
+            &["--swap", "0"],
+            "4: rule.kind: the rule never fits: with --swap 0 this memory is the kernel's\n",
+        ),
+    ] {
+        std::fs::write(&spec, text).unwrap();
+        let arguments = [&["run", "--memory", "64M", "--group", &path], options, &["--", &program]].concat();
+        assert_refused(&bench.output(&arguments), 2, &format!("elbowroom: {path}:{said}"));
+        assert!(!started.exists(), "{text} started the program");
+    }
+    let arguments = ["run", "--memory", "64M", "--group", "/no/such/file", "--", &program];
+    assert_refused(&bench.output(&arguments), 2, "elbowroom: --group: /no/such/file: No such file");
 }
 
 #[test]
@@ -236,8 +279,11 @@ fn the_environment_tells_the_library_everything() {
         writeback_interval: Duration::from_millis(250),
         dirty_bytes: Some(1 << 20),
         sharing: Sharing::Trust,
-        inject: Some("read:eio".to_owned()),
-        ablate: Some("given_way".to_owned()),
+        tests: TestOptions {
+            inject: Some("read:eio".to_owned()),
+            ablate: Some("given_way".to_owned()),
+            ..Options::default().tests
+        },
         main_pid: id,
         tree: Some(table),
         report: ReportOptions { quiet: true, stats: Some(stats.into()), ..Options::default().report },

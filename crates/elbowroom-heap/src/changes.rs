@@ -15,6 +15,7 @@ pub const CHANGED: u64 = u64::MAX;
 
 static NOW: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static CHANGED_SINCE: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
+static MAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static UNMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 static REMAP: AtomicPtr<c_void> = AtomicPtr::new(ptr::null_mut());
 
@@ -23,6 +24,7 @@ pub fn set_up() {
     let found = [
         (&NOW, c"elbowroom_changes"),
         (&CHANGED_SINCE, c"elbowroom_changed_since"),
+        (&MAP, c"elbowroom_map"),
         (&UNMAP, c"elbowroom_unmap"),
         (&REMAP, c"elbowroom_remap"),
     ]
@@ -54,6 +56,26 @@ pub fn since(time: u64, at: usize, len: usize) -> bool {
     type Changed = extern "C" fn(u64, usize, usize) -> bool;
     // SAFETY: the other library's function of this name has this type.
     unsafe { std::mem::transmute::<*mut c_void, Changed>(function)(time, at, len) }
+}
+
+/// Maps new memory that can be read and written, which the other library then knows as the heap's. `flags`:
+/// beside MAP_PRIVATE and MAP_ANONYMOUS.
+pub fn map(len: usize, flags: c_int) -> Option<usize> {
+    let function = MAP.load(Ordering::Acquire);
+    let at = if function.is_null() {
+        let (prot, flags) =
+            (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping, wherever it is put.
+        unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) }
+    } else {
+        // SAFETY: the other library's function of this name has this type.
+        unsafe {
+            std::mem::transmute::<*mut c_void, extern "C" fn(usize, c_int) -> *mut c_void>(function)(
+                len, flags,
+            )
+        }
+    };
+    (at != libc::MAP_FAILED).then_some(at as usize)
 }
 
 /// munmap, which does not count as a change by the program.

@@ -7,7 +7,6 @@ use crate::live;
 use crate::table::{Block, Table};
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use libc::c_void;
-use std::ptr;
 
 /// Bytes of a page.
 pub const PAGE: usize = 4096;
@@ -54,10 +53,7 @@ fn pages_for(size: usize) -> usize {
 }
 
 fn map(len: usize) -> Option<usize> {
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, wherever it is put.
-    let at = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags, -1, 0) };
-    (at != libc::MAP_FAILED).then_some(at as usize)
+    changes::map(len, 0)
 }
 
 fn unmap(at: usize, len: usize) {

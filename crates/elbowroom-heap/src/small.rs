@@ -10,6 +10,7 @@
 //! Synchronization: the range is written before `STATE` says so. mimalloc takes no locks where it allocates
 //! and frees (of its two kept versions that is the second), so a forked child can go on with what was copied.
 
+use crate::changes;
 use crate::live::{self, ALIGN};
 use elbowroom_sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use libc::c_void;
@@ -72,23 +73,21 @@ fn start() -> bool {
         return STATE.load(Ordering::Acquire) == ON;
     }
     let len = LEN.load(Ordering::Relaxed);
-    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
-    // SAFETY: a new mapping, wherever it is put.
-    let at = unsafe { libc::mmap(ptr::null_mut(), len, prot, flags | libc::MAP_NORESERVE, -1, 0) };
-    let given = at != libc::MAP_FAILED && {
+    let given = changes::map(len, libc::MAP_NORESERVE).filter(|at| {
         // SAFETY: options of mimalloc, and memory that was just mapped and is nobody else's.
         unsafe {
             mi::mi_option_set(mi::mi_option_limit_os_alloc, 1);
             mi::mi_option_set(PURGE_DELAY, PURGE_DELAY_MS);
-            mi::mi_manage_os_memory_ex(at, len, true, false, true, -1, false, ptr::null_mut())
+            let start = *at as *mut c_void;
+            mi::mi_manage_os_memory_ex(start, len, true, false, true, -1, false, ptr::null_mut())
         }
-    };
-    if given {
-        live::set_up(at as usize, len);
-        START.store(at as usize, Ordering::Release);
+    });
+    if let Some(at) = given {
+        live::set_up(at, len);
+        START.store(at, Ordering::Release);
     }
-    STATE.store(if given { ON } else { OFF }, Ordering::Release);
-    given
+    STATE.store(if given.is_some() { ON } else { OFF }, Ordering::Release);
+    given.is_some()
 }
 
 /// Whether the block is in the range.

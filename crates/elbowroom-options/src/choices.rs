@@ -25,6 +25,11 @@ macro_rules! choices {
             /// All values by name, in the order of the variants.
             pub const CHOICES: &[Choice] = &[$(Choice { name: $name, help: $help }),+];
 
+            /// The value of this name, if there is one.
+            pub fn named(name: &str) -> Option<Self> {
+                Self::ALL.iter().copied().find(|value| value.name() == name)
+            }
+
             /// The name on the command line.
             pub fn name(self) -> &'static str {
                 Self::CHOICES[self as usize].name
@@ -48,6 +53,13 @@ macro_rules! choices {
 }
 
 choices! {
+    /// What memory is made for, as rules of groups tell it apart.
+    MemoryKind {
+        File = "file": "Mappings of files",
+        Anonymous = "anonymous": "Memory that the program maps without a file",
+        Heap = "heap": "Blocks of malloc's that are managed",
+    }
+
     /// How bytes move between files and memory.
     Io {
         Auto = "auto": "io_uring where it works, else threads",

@@ -7,6 +7,8 @@
 //!   reads them there, by the same parsers. `memory=1.5G` is therefore right in both places.
 //! * [`HeapOptions`]: what the library that stands before malloc needs of the same variable. That library
 //!   cannot allocate when it reads the variable, and [`HeapOptions::parse`] does not.
+//! * [`GroupSpec`]: the memory groups of `--group`, and the rules by which memory goes to them, with all
+//!   checks.
 //! * [`size`] and [`duration`]: the parsers, which the lab uses, too, and how sizes are shown.
 //! * [`sanitizer`]: the sanitizers whose programs both the command and the library leave unmanaged.
 //! * [`choices`]: the options that have a few named values, as types.
@@ -17,6 +19,7 @@
 
 pub mod choices;
 pub mod duration;
+mod groups;
 mod heap;
 mod options;
 pub mod sanitizer;
@@ -24,8 +27,9 @@ pub mod size;
 pub mod table;
 mod value;
 
-pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, MemoryKind, Mmu, Sharing};
+pub use groups::{Entry, Group, GroupLimits, GroupSpec, Mistake, Rule, RunFacts, What};
 pub use heap::HeapOptions;
-pub use options::{C_VARIABLE, Options, ReportOptions, VARIABLE};
+pub use options::{C_VARIABLE, GroupOptions, Options, ReportOptions, TestOptions, VARIABLE};
 pub use table::{Kind, Place, Spec};
-pub use value::{Problem, Value};
+pub use value::{Problem, Value, escaped_len};

@@ -33,6 +33,26 @@ pub struct ReportOptions {
     pub trace_bytes: usize,
 }
 
+/// Values for tests and measurements.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TestOptions {
+    /// [`table::FORK_BOUND`], in milliseconds; `None`: the manager's own.
+    pub fork_bound_ms: Option<u64>,
+    /// [`table::INJECT`].
+    pub inject: Option<String>,
+    /// [`table::ABLATE`].
+    pub ablate: Option<String>,
+}
+
+/// The memory groups of a run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GroupOptions {
+    /// [`table::GROUP`]; not in the variable of a run, which has the next one.
+    pub file: Option<PathBuf>,
+    /// [`table::GROUPS`]: see [`GroupSpec`](crate::GroupSpec).
+    pub spec: Option<String>,
+}
+
 /// The values of all options. What each means is said where it is described, in [`table`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
@@ -64,8 +84,10 @@ pub struct Options {
     pub swap_encrypt: bool,
     /// [`table::FORK`].
     pub fork: Fork,
-    /// [`table::FORK_BOUND`], in milliseconds; `None`: the manager's own.
-    pub fork_bound_ms: Option<u64>,
+    /// For tests and measurements.
+    pub tests: TestOptions,
+    /// The memory groups.
+    pub groups: GroupOptions,
     /// What is told about the run.
     pub report: ReportOptions,
     /// [`table::EACH`], in bytes; `None`: as all together.
@@ -80,16 +102,12 @@ pub struct Options {
     pub sharing: Sharing,
     /// [`table::IDLE`].
     pub idle: Idle,
-    /// [`table::INJECT`].
-    pub inject: Option<String>,
-    /// [`table::ABLATE`].
-    pub ablate: Option<String>,
     /// [`table::MAIN_PID`]; 0: not given.
     pub main_pid: u32,
 }
 
 /// How many options there are.
-const COUNT: usize = 29;
+const COUNT: usize = 31;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -121,7 +139,8 @@ impl Options {
         swap_dir: None,
         swap_encrypt: false,
         fork: Fork::Copy,
-        fork_bound_ms: None,
+        tests: TestOptions { fork_bound_ms: None, inject: None, ablate: None },
+        groups: GroupOptions { file: None, spec: None },
         report: ReportOptions { stats: None, quiet: false, contention: false, trace: None, trace_bytes: 0 },
         each_bytes: None,
         tree: None,
@@ -129,8 +148,6 @@ impl Options {
         core: Core::Managed,
         sharing: Sharing::Auto,
         idle: Idle::Shallow,
-        inject: None,
-        ablate: None,
         main_pid: 0,
     };
 
@@ -139,6 +156,7 @@ impl Options {
         [
             (&table::MEMORY, &mut self.memory_bytes),
             (&table::EACH, &mut self.each_bytes),
+            (&table::GROUP, &mut self.groups.file),
             (&table::MIN_SIZE, &mut self.min_size_bytes),
             (&table::IO, &mut self.io),
             (&table::MMU, &mut self.mmu),
@@ -152,7 +170,7 @@ impl Options {
             (&table::SWAP_DIR, &mut self.swap_dir),
             (&table::SWAP_ENCRYPT, &mut self.swap_encrypt),
             (&table::FORK, &mut self.fork),
-            (&table::FORK_BOUND, &mut self.fork_bound_ms),
+            (&table::FORK_BOUND, &mut self.tests.fork_bound_ms),
             (&table::STATS, &mut self.report.stats),
             (&table::QUIET, &mut self.report.quiet),
             (&table::CONTENTION, &mut self.report.contention),
@@ -162,10 +180,11 @@ impl Options {
             (&table::CORE, &mut self.core),
             (&table::SHARING, &mut self.sharing),
             (&table::IDLE, &mut self.idle),
-            (&table::INJECT, &mut self.inject),
-            (&table::ABLATE, &mut self.ablate),
+            (&table::INJECT, &mut self.tests.inject),
+            (&table::ABLATE, &mut self.tests.ablate),
             (&table::MAIN_PID, &mut self.main_pid),
             (&table::TREE, &mut self.tree),
+            (&table::GROUPS, &mut self.groups.spec),
         ]
     }
 

@@ -139,6 +139,30 @@ pub const EACH: Spec = Spec::new(
     "A hard limit for each single process as well, at least 16M [default: --memory]",
 );
 
+/// The file of memory groups.
+pub const GROUP: Spec = Spec {
+    more: "The file is TOML: a table [group.NAME] for each group, with max, high, low and min, and a list \
+           [[rule]] that says which memory goes to which group, by program, file, kind and size. The first \
+           rule that fits decides. Each process has these groups, with these limits. Example:\n\n\
+           \x20 [group.cache]\n\
+           \x20 max = \"256M\"\n\
+           \x20 [[rule]]\n\
+           \x20 group = \"cache\"\n\
+           \x20 file = \"*.bin\"",
+    ..Spec::new(
+        "group",
+        "FILE",
+        Kind::Path,
+        "Limits and protection for parts of the memory of each process: a file that says which groups there \
+         are, and which programs, files, sizes and kinds of memory go where",
+    )
+};
+
+/// What the file of [`GROUP`] says.
+pub const GROUPS: Spec =
+    Spec::new("groups", "TEXT", Kind::Text, "What the file of --group says, in its compact form")
+        .at(Place::Variable);
+
 /// The smallest mapping of a file that is managed.
 pub const MIN_SIZE: Spec =
     Spec::new("min-size", "SIZE", Kind::size(1..=ANY), "Leave mappings of less than this to the kernel")

@@ -159,6 +159,11 @@ impl Kind {
     }
 }
 
+/// How many bytes a text takes in the variable.
+pub fn escaped_len(text: &str) -> usize {
+    escape(text.as_bytes()).len()
+}
+
 /// Writes bytes as text. `%` and two hexadecimal digits stand for a byte that separates options or is no
 /// text.
 fn escape(bytes: &[u8]) -> String {

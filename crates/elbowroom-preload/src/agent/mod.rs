@@ -11,6 +11,7 @@ pub mod coherence;
 pub mod dump;
 pub mod file_table;
 pub mod flush;
+pub mod groups;
 pub mod lend;
 pub mod map;
 pub mod open;

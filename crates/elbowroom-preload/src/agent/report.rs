@@ -1,5 +1,6 @@
 //! The report at the end, collected by a service thread: figures, the statistics file, the trace.
 
+use super::groups;
 use crate::base::report::{Report, contention, report_of};
 use crate::base::run;
 use crate::base::state::{self, Process};
@@ -18,7 +19,8 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
     if let Some(member) = run::member() {
         member.note_use(&ProcessUse::from(&stats));
     }
-    let report = report_of(process, Some((stats, locks, manager.pressure().figures())));
+    let mut report = report_of(process, Some((stats, locks, manager.pressure().figures())));
+    report.groups = groups::figures(manager);
     let options = state::options();
     let quiet = options.is_some_and(|options| options.report.quiet);
     let mut text = if quiet { String::new() } else { report.to_string() };

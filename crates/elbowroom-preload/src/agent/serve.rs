@@ -1,5 +1,6 @@
 //! What a service thread does for a request: the manager's verbs, and the answers as plain numbers.
 
+use super::groups;
 use super::report;
 use super::request::{
     Answer, Change, Counted, Durable, Flush, MAPPED_BY_KERNEL, NO_ADDRESSES, NOT_ALONE, OPEN_FAILED, Op,
@@ -295,7 +296,7 @@ fn map_object(
         populate: args.flags & libc::MAP_POPULATE != 0 && !nonblocking,
         locked: false,
         no_reserve: args.flags & libc::MAP_NORESERVE != 0,
-        group: None,
+        group: groups::of(args, origin.as_deref()),
     };
     space.map_through(request, origin)
 }

@@ -12,6 +12,7 @@
 //! under a mutex that only service threads take.
 
 use super::file_table;
+use super::groups;
 use super::request::{Answer, Op, Request};
 use super::rest::{self, Rest};
 use super::serve;
@@ -162,6 +163,9 @@ fn first_thread(process: &'static Process) {
         Ok(started) => started,
         Err(error) => return fail(process, error.to_string()),
     };
+    if let Err(why) = groups::make(options, &manager) {
+        process.note.store(Box::into_raw(Box::new(why)), Ordering::Release);
+    }
     if options.report.contention {
         manager.locks().count_in_detail();
     }
@@ -265,12 +269,12 @@ fn config(options: &Options) -> Config {
         swap: options.swap_bytes,
         swap_dir: options.swap_dir.clone(),
         swap_encrypt: options.swap_encrypt,
-        inject: options.inject.clone(),
+        inject: options.tests.inject.clone(),
         private_writes: options.swap_bytes > 0,
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
         shallow_idle: options.idle == Idle::Shallow,
-        fork_bound: options.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
+        fork_bound: options.tests.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
         fault_bound: elbowroom::FAULT_BOUND,
         memory_wait_bound: elbowroom::MEMORY_WAIT_BOUND,
         hooks: Hooks {

@@ -2,6 +2,7 @@
 //! reads them, and the option that only the manager can read (ablate).
 
 use elbowroom::Ablation;
+use elbowroom_options::GroupSpec;
 pub use elbowroom_options::{
     C_VARIABLE, Core, Fallback, Fork, Heap, Idle, Io, Mmu, Options, Sharing, VARIABLE,
 };
@@ -14,6 +15,8 @@ use std::ffi::OsStr;
 pub fn parse(text: &OsStr) -> Result<Options, String> {
     let options = Options::parse(text)?;
     read_ablation(&options).map_err(|why| format!("{VARIABLE}: ablate: {why}"))?;
+    let groups = options.groups.spec.as_deref().map(GroupSpec::parse).transpose();
+    groups.map_err(|why| format!("{VARIABLE}: groups: {why}"))?;
     Ok(options)
 }
 
@@ -24,7 +27,7 @@ pub fn ablation(options: &Options) -> Ablation {
 }
 
 fn read_ablation(options: &Options) -> Result<Ablation, String> {
-    options.ablate.as_deref().map_or(Ok(Ablation::default()), Ablation::without)
+    options.tests.ablate.as_deref().map_or(Ok(Ablation::default()), Ablation::without)
 }
 
 #[cfg(test)]
@@ -39,6 +42,8 @@ mod tests {
         assert_eq!(ablation(&parse("memory=16M").unwrap()), Ablation::default());
         let error = parse("memory=16M;ablate=speed").unwrap_err();
         assert!(error.contains("ELBOWROOM_OPTIONS: ablate: there is no improvement"), "{error}");
+        let error = parse("memory=16M;groups=group:a:max:1K").unwrap_err();
+        assert_eq!(error, "ELBOWROOM_OPTIONS: groups: group.a.max: it must be at least 1M");
         assert!(parse("memory=16M;colour=red").unwrap_err().contains("colour"));
     }
 }

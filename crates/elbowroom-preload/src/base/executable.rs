@@ -1,6 +1,7 @@
-//! What kind of program the executable is, by the ELF notes of its image in memory.
+//! The executable: as which it was executed, and what kind of program it is, by the ELF notes of its image.
 
 use libc::{Elf64_Ehdr, Elf64_Phdr};
+use std::ffi::CStr;
 
 /// The name of notes that the Go linker makes, with the final 0 and its padding.
 const GO_NAME: &[u8] = b"Go\0\0";
@@ -8,6 +9,15 @@ const GO_NAME: &[u8] = b"Go\0\0";
 const GO_BUILD_ID: u32 = 4;
 /// Bytes before the name of a note: the lengths of the name and of what follows, and the type.
 const NOTE_HEADER: usize = 12;
+
+/// The path that execve(2) was given: of the executable, or of a script, whose interpreter is the executable.
+pub fn path_given() -> Option<String> {
+    // SAFETY: takes an integer.
+    let path = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const libc::c_char;
+    // SAFETY: the kernel has put a string there, beside the environment, that stays.
+    let path = (!path.is_null()).then(|| unsafe { CStr::from_ptr(path) });
+    path.map(|path| path.to_string_lossy().into_owned())
+}
 
 /// Whether a Go linker made the executable: the runtime of such a program maps its heap by system calls of
 /// its own, also if libc is there.
@@ -92,6 +102,12 @@ mod tests {
         // A length that lies leads nowhere.
         assert!(!has_go_note(&[[255; 4], [255; 4], [0; 4]].concat()));
         assert!(!has_go_note(&go[..14]));
+    }
+
+    #[test]
+    fn this_executable_was_given_by_its_path() {
+        let name = std::env::current_exe().unwrap().file_name().unwrap().to_string_lossy().into_owned();
+        assert!(path_given().unwrap().ends_with(&name));
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::base::state::{self, Process};
 use crate::base::sys;
 use crate::process::address_use::{self, Kernels};
 use crate::process::{limits, signals};
-use crate::rules::map::MapArgs;
+use crate::rules::map::{Caller, MapArgs};
 use libc::{c_int, c_void, off_t, size_t};
 use std::sync::atomic::Ordering;
 
@@ -26,18 +26,37 @@ pub unsafe fn map(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
-    let args = MapArgs { addr: addr as usize, len, prot, flags, fd, offset };
-    if flags & libc::MAP_FIXED != 0 && reserve::refuses(args.addr, len) {
+    let args = MapArgs { addr: addr as usize, len, prot, flags, fd, offset, caller: Caller::Program };
+    // SAFETY: the caller's promise.
+    unsafe { map_args(&args) }
+}
+
+/// As mmap(2) of new memory, wherever there is room, for the library before malloc.
+///
+/// # Safety
+/// The flags do not have MAP_FIXED.
+pub unsafe fn map_heap(len: size_t, flags: c_int) -> *mut c_void {
+    let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
+    let args = MapArgs { addr: 0, len, prot, flags, fd: -1, offset: 0, caller: Caller::Heap };
+    // SAFETY: a new mapping, which replaces none, as the caller promises.
+    unsafe { map_args(&args) }
+}
+
+/// # Safety
+/// As mmap(2).
+unsafe fn map_args(args: &MapArgs) -> *mut c_void {
+    let MapArgs { addr, len, prot, flags, fd, offset, .. } = *args;
+    if flags & libc::MAP_FIXED != 0 && reserve::refuses(addr, len) {
         return sys::map_failed(libc::ENOMEM);
     }
     if flags & libc::MAP_FIXED != 0 {
-        changes::note(args.addr, len);
+        changes::note(addr, len);
     }
     match state::for_program() {
-        Some(process) => map_for_program(process, &args),
-        None if addr.is_null() && state::is_service_thread() => map::map_for_ours(&args),
+        Some(process) => map_for_program(process, args),
+        None if addr == 0 && state::is_service_thread() => map::map_for_ours(args),
         // SAFETY: the caller's promise.
-        None => unsafe { sys::mmap(addr, len, prot, flags, fd, offset) },
+        None => unsafe { sys::mmap(addr as *mut c_void, len, prot, flags, fd, offset) },
     }
 }
 

@@ -5,6 +5,15 @@ use crate::base::sys::PAGE;
 use elbowroom::{Place, Prot};
 use libc::c_int;
 
+/// Which code asks for a mapping.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Caller {
+    /// The program, or a library of it.
+    Program,
+    /// The library before malloc, for blocks of the heap.
+    Heap,
+}
+
 /// What mmap(2) was asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MapArgs {
@@ -20,6 +29,8 @@ pub struct MapArgs {
     pub fd: c_int,
     /// Bytes into the file.
     pub offset: i64,
+    /// The code that asks.
+    pub caller: Caller,
 }
 
 impl MapArgs {
@@ -228,8 +239,15 @@ mod tests {
         MAP_ANONYMOUS, MAP_FIXED, MAP_PRIVATE, MAP_SHARED, O_RDONLY, O_RDWR, O_WRONLY, PROT_READ, PROT_WRITE,
     };
 
-    const BIG: MapArgs =
-        MapArgs { addr: 0, len: 1 << 20, prot: PROT_READ, flags: MAP_SHARED, fd: 3, offset: 0 };
+    const BIG: MapArgs = MapArgs {
+        addr: 0,
+        len: 1 << 20,
+        prot: PROT_READ,
+        flags: MAP_SHARED,
+        fd: 3,
+        offset: 0,
+        caller: Caller::Program,
+    };
     const AROUND: Surroundings = Surroundings {
         min_size_bytes: 1 << 20,
         memory_min_bytes: None,
@@ -362,7 +380,7 @@ mod tests {
 
     #[test]
     fn hints_and_fixed_places_are_told_apart() {
-        let args = MapArgs { addr: 4097, len: 1, prot: 0, flags: libc::MAP_SHARED, fd: 0, offset: 0 };
+        let args = MapArgs { addr: 4097, len: 1, prot: 0, fd: 0, ..BIG };
         assert_eq!(place(&args), Place::Hint(4097));
         let fixed = MapArgs { addr: 4096, flags: libc::MAP_SHARED | libc::MAP_FIXED, ..args };
         assert_eq!(place(&fixed), Place::Fixed(4096));

@@ -2,7 +2,12 @@
 //! report from wherever it ends.
 
 pub mod contention;
+mod groups;
+mod text;
 
+pub use self::groups::GroupFigures;
+use self::text::line;
+pub use self::text::{Bytes, Nanos};
 use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
@@ -25,6 +30,9 @@ pub struct Report<'a> {
     pub locks: LockUse,
     /// The time that threads lost because memory lacked. As `locks` if there is no manager.
     pub pressure: PressureUse,
+    /// The memory groups that were asked for. As `locks` if there is no manager.
+    #[serde(serialize_with = "groups::as_map", skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupFigures<'a>>,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
     /// The run, of which the process is one, so far; in the report of the process that the command became.
@@ -105,6 +113,7 @@ impl Display for Report<'_> {
                 format_args!("{reads} reads, {writes} writes, {lost} pages of stores lost"),
             )?;
             pressure_line(f, &self.pressure)?;
+            groups::lines(f, &self.groups)?;
             line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
         } else {
             line(f, "memory", format_args!("nothing was managed, of {}", Bytes(stats.budget_bytes)))?;
@@ -124,10 +133,6 @@ impl Display for Report<'_> {
         }
         self.left_to_kernel.fmt(f)
     }
-}
-
-fn line(f: &mut fmt::Formatter<'_>, what: &str, figures: fmt::Arguments<'_>) -> fmt::Result {
-    writeln!(f, "  {what:<15} {figures}")
 }
 
 /// The time in which threads stalled, if that is more than a hundredth of all.
@@ -207,40 +212,6 @@ impl Left<'_> {
     }
 }
 
-/// A number of bytes with the unit that suits it.
-pub struct Bytes(pub u64);
-
-impl Display for Bytes {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-        if self.0 < 1024 {
-            return write!(f, "{} B", self.0);
-        }
-        let mut value = self.0 as f64 / 1024.0;
-        let mut unit = 0;
-        while value >= 1023.95 && unit + 1 < UNITS.len() {
-            value /= 1024.0;
-            unit += 1;
-        }
-        write!(f, "{value:.1} {}", UNITS[unit])
-    }
-}
-
-/// A time with the unit that suits it.
-pub struct Nanos(pub u64);
-
-impl Display for Nanos {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ns = self.0 as f64;
-        match self.0 {
-            0..1_000 => write!(f, "{} ns", self.0),
-            1_000..1_000_000 => write!(f, "{:.1} us", ns / 1e3),
-            1_000_000..1_000_000_000 => write!(f, "{:.1} ms", ns / 1e6),
-            _ => write!(f, "{:.1} s", ns / 1e9),
-        }
-    }
-}
-
 /// Text in a buffer of fixed size; what does not fit is cut off.
 pub struct Buffer<const N: usize> {
     bytes: [u8; N],
@@ -293,6 +264,7 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse
         stats,
         locks,
         pressure,
+        groups: Vec::new(),
         forked_unmanaged: tree::unmanaged_children(),
         run: if is_main { run::totals() } else { None },
         left_to_kernel: Left {
@@ -359,6 +331,7 @@ mod tests {
             stats,
             locks: LockUse::default(),
             pressure: PressureUse::default(),
+            groups: Vec::new(),
             run: None,
             forked_unmanaged: 3,
             left_to_kernel: of(&left),
@@ -395,6 +368,7 @@ mod tests {
             },
             locks: LockUse::default(),
             pressure: PressureUse::default(),
+            groups: Vec::new(),
             run: None,
             forked_unmanaged: 0,
             left_to_kernel: of(&left),

@@ -1,0 +1,147 @@
+//! `elbowroom run --group`: memory goes to the groups that a file says, and their limits hold.
+
+use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
+use serde_json::Value;
+
+const MIB: u64 = 1 << 20;
+
+/// Runs the program `groups` with a spec, beside the kernel, which validates it.
+fn run(variant: Variant, first: &[&str], mib: &str, spec: &str, options: &[&str]) -> Outcome {
+    let scratch = Scratch::new();
+    let files = ["first.bin", "second.data"].map(|name| scratch.file(name));
+    let arguments = [first, &[&files[0], &files[1], mib]].concat();
+    let plain = Command::new(program("groups")).args(&arguments).run().success();
+    assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
+    let (path, dir) = (scratch.file("spec.toml"), scratch.file(""));
+    std::fs::write(&path, spec).expect("the spec can be written");
+    let mut all = vec!["--swap", "400M", "--swap-dir", &dir, "--group", &path];
+    all.extend(options);
+    let outcome = Command::new(program("groups")).args(&arguments).variant(variant).run_options(&all);
+    let outcome = outcome.run().success();
+    assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
+    outcome
+}
+
+/// The figures of all groups.
+fn groups(outcome: &Outcome) -> Value {
+    let stats = outcome.stats.as_ref().and_then(|stats| stats.get("groups"));
+    stats.cloned().unwrap_or_else(|| panic!("the statistics have no groups\n{}", outcome.report()))
+}
+
+fn figure(outcome: &Outcome, group: &str, key: &str) -> u64 {
+    let of = &groups(outcome)[group];
+    let value = key.split('.').fold(of, |value, key| &value[key]);
+    value.as_u64().unwrap_or_else(|| panic!("{group} has no {key}\n{}", outcome.report()))
+}
+
+/// A group with a `max` used most of it, was kept within it, and no access failed for that.
+fn was_limited(outcome: &Outcome, group: &str, max: u64) {
+    let usage = figure(outcome, group, "usage_bytes");
+    assert!((max / 2..=max).contains(&usage), "{group} uses {usage}\n{}", outcome.report());
+    assert_eq!(figure(outcome, group, "max_bytes"), max);
+    // A group with a `high` may be slowed down before it comes to its `max`.
+    let events = ["max_events", "high_events"].map(|key| figure(outcome, group, key));
+    assert!(events.iter().sum::<u64>() > 0, "{group}\n{}", outcome.report());
+    assert_eq!(figure(outcome, group, "failed_events"), 0);
+}
+
+fn spec() -> String {
+    let path = program("groups");
+    format!(
+        r#"
+        [group.files.first]
+        max = "2M"
+        [group.files.second]
+        max = "3M"
+        [group.memory]
+        max = "4M"
+        high = "3M"
+        [group.blocks]
+        max = "3M"
+        [group.other]
+        max = "1M"
+
+        [[rule]]
+        group = "other"
+        program = "groupies"
+        [[rule]]
+        group = "files.first"
+        file = "*.bin"
+        [[rule]]
+        group = "files.second"
+        program = "{}"
+        file = "/**/second.*"
+        [[rule]]
+        group = "memory"
+        program = "groups"
+        kind = "anonymous"
+        min-size = "8M"
+        [[rule]]
+        group = "blocks"
+        kind = "heap"
+        "#,
+        path.display()
+    )
+}
+
+fn each_kind_of_memory_goes_to_its_group(variant: Variant) {
+    let outcome = run(variant, &[], "24", &spec(), &[]);
+    for (group, mib) in [("files.first", 2), ("files.second", 3), ("memory", 4), ("blocks", 3)] {
+        was_limited(&outcome, group, mib * MIB);
+        // All of 24 MiB came several times.
+        let kinds = ["file.stolen", "anonymous.stolen"].map(|key| figure(&outcome, group, key));
+        let [of_kind, of_other] = if group.starts_with("files") { kinds } else { [kinds[1], kinds[0]] };
+        assert!(of_kind > 10_000 && of_other == 0, "{group}: {kinds:?}\n{}", outcome.report());
+    }
+    let both = figure(&outcome, "files", "usage_bytes");
+    let parts = ["files.first", "files.second"].map(|group| figure(&outcome, group, "usage_bytes"));
+    assert_eq!(both, parts.iter().sum::<u64>(), "a group has what those below it have");
+    assert!(groups(&outcome)["files"]["max_bytes"].is_null());
+    assert!(figure(&outcome, "memory", "high_events") > 0);
+    assert!(groups(&outcome).get("other").is_none(), "no rule for this program uses it");
+}
+behaviour!(each_kind_of_memory_goes_to_its_group: m64, m16, copy, threads, handlers1);
+
+/// Without a rule that fits, memory is the root's; a rule can say so for what a later rule would take.
+fn what_no_rule_takes_stays_in_the_root(variant: Variant) {
+    let spec = "[group.files]\nmax = \"2M\"\n[[rule]]\ngroup = \"root\"\nfile = \"second.*\"\n\
+                [[rule]]\ngroup = \"files\"\nkind = \"file\"\n";
+    let outcome = run(variant, &[], "24", spec, &[]);
+    was_limited(&outcome, "files", 2 * MIB);
+    let pages = 24 * MIB / 4096;
+    let faults = figure(&outcome, "files", "pgfault");
+    assert!(outcome.stat("pgfault") > faults && figure(&outcome, "files", "file.stolen") < 4 * pages);
+    assert!(outcome.stat("peak_bytes") > 48 * MIB, "the rest had the budget\n{}", outcome.report());
+}
+behaviour!(what_no_rule_takes_stays_in_the_root: m64);
+
+/// A forked child goes on with its parent's groups, and the parent with its own.
+fn groups_over_a_fork(variant: Variant) {
+    let outcome = run(variant, &["child"], "12", &spec(), &[]);
+    for (group, mib) in [("memory", 4), ("blocks", 3)] {
+        was_limited(&outcome, group, mib * MIB);
+    }
+}
+behaviour!(groups_over_a_fork: m64);
+
+/// Small blocks of the heap are of the kind, too.
+fn all_blocks(variant: Variant) {
+    let spec = "[group.blocks]\nmax = \"8M\"\n[[rule]]\ngroup = \"blocks\"\nkind = \"heap\"\n";
+    let outcome = run(variant, &[], "24", spec, &["--heap", "all"]);
+    was_limited(&outcome, "blocks", 8 * MIB);
+}
+behaviour!(all_blocks: m64);
+
+/// The summary has a line for each group.
+#[test]
+fn the_summary_has_the_groups() {
+    let scratch = Scratch::new();
+    let files = ["a.bin", "b.bin"].map(|name| scratch.file(name));
+    let path = scratch.file("spec.toml");
+    std::fs::write(&path, "[group.a]\nmax = \"2M\"\n[[rule]]\ngroup = \"a\"\nfile = \"a.*\"\n").unwrap();
+    let command = Command::new(program("groups")).args([&files[0], &files[1], "8"]);
+    let outcome = command.variant(Variant::m64()).run_options(&["--group", &path]).with_summary();
+    let outcome = outcome.run().success();
+    assert!(outcome.stderr.contains("\n  groups          a: "), "{}", outcome.report());
+    assert!(outcome.stderr.contains(" MiB at the end, of 2.0 MiB; "), "{}", outcome.report());
+}
