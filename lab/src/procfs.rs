@@ -22,8 +22,8 @@ pub fn resident(pid: u64) -> Option<Resident> {
     parse_resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
-/// Resident memory of a process, of which a page that several processes have counts in each by its part; `None`
-/// if the process is gone or has no memory any more.
+/// Resident memory of a process, of which a page that several processes have counts in each by its part;
+/// `None` if the process is gone or has no memory any more.
 pub fn proportional_bytes(pid: u64) -> Option<u64> {
     kibibytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss")
 }

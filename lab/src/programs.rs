@@ -81,8 +81,8 @@ impl Programs {
         [self.worker.clone().into()].into_iter().chain(worker_args.iter().cloned()).collect()
     }
 
-    /// Any program with a budget, and with all else as it is by default, but for `options`. The swap file is in
-    /// `dir`.
+    /// Any program with a budget, and with all else as it is by default, but for `options`. The swap file is
+    /// in `dir`.
     pub fn program_with_budget(
         &self,
         memory: Size,

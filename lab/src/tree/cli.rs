@@ -26,8 +26,8 @@ The rows, and what they need:
   killed    a process killed while others need its memory
 The kernel (in workers) has a control group with the budget as its limit, and a swap file in DIR, which need
 root. In the other rows plain is the same without Elbowroom, with all memory that there is.
-Each row with a goal says whether it is met: a promise (of memory, of seconds until memory is free) by the worst
-of all runs, a ratio by the medians.";
+Each row with a goal says whether it is met: a promise (of memory, of seconds until memory is free) by the
+worst of all runs, a ratio by the medians.";
 
 /// What is measured.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]

@@ -1,12 +1,12 @@
 //! Trees of processes under one budget, beside the kernel: `lab run tree`.
 //!
-//! [`cli`] says what can be asked for, and how much of everything there is; `measures` has a function for each
-//! row; `project` is the C project that make makes; `pss` samples the memory of a tree; `stage` does something
-//! to a tree while it runs, through `table`; `report` has the figures and their goals. All processes check
-//! their own memory, and one that is wrong fails its row.
+//! [`cli`] says what can be asked for, and how much of everything there is; `measures` has a function for
+//! each row; `project` is the C project that make makes; `pss` samples the memory of a tree; `stage` does
+//! something to a tree while it runs, through `table`; `report` has the figures and their goals. All
+//! processes check their own memory, and one that is wrong fails its row.
 //!
-//! Processes, the control group, the kernel's swap file and the directory of a session are removed by guards on
-//! every way out.
+//! Processes, the control group, the kernel's swap file and the directory of a session are removed by guards
+//! on every way out.
 
 pub mod cli;
 mod measures;
@@ -163,8 +163,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The first python3 in /usr/bin or PATH that is a program, and not a script that looks for one: a script's shell
-/// would be measured, too.
+/// The first python3 in /usr/bin or PATH that is a program, and not a script that looks for one: a script's
+/// shell would be measured, too.
 fn python() -> Result<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = [PathBuf::from("/usr/bin")].into_iter().chain(std::env::split_paths(&path));

@@ -271,8 +271,8 @@ impl Report {
         let judged = self.compared().filter(|compared| compared.is_met().is_some()).count();
         let _ = writeln!(text, "\n{} of {judged} goals are met.", judged - missed);
         text.push_str(
-            "Medians with the range of the runs. compared: ours / base, or ours - base where a goal is so much \
-             more;\npromises (never more, at most) by the worst run.\n",
+            "Medians with the range of the runs. compared: ours / base, or ours - base where a goal is so \
+             much more;\npromises (never more, at most) by the worst run.\n",
         );
         text.extend(load::warning(&self.loads).map(|warning| format!("WARNING: {warning}\n")));
         for LeftOut { row, side, reason } in &self.left_out {

@@ -1,6 +1,6 @@
-//! hold and quiet: processes with memory of their own, for trees of processes under one budget. Each knows what
-//! every page of its memory must begin with. What they say on standard output, a line each, is what the lab
-//! waits for.
+//! hold and quiet: processes with memory of their own, for trees of processes under one budget. Each knows
+//! what every page of its memory must begin with. What they say on standard output, a line each, is what the
+//! lab waits for.
 
 use std::io::Write;
 use std::path::Path;
@@ -89,8 +89,8 @@ fn say(line: &str) -> Result<()> {
     writeln!(std::io::stdout(), "{line}").context("cannot write to standard output")
 }
 
-/// Changes pages of `bytes` of memory at random until the file `until` is there. Says `full` once it has all of
-/// its memory, and `right` at the end.
+/// Changes pages of `bytes` of memory at random until the file `until` is there. Says `full` once it has all
+/// of its memory, and `right` at the end.
 pub fn hold(bytes: u64, until: &Path) -> Result<Outcome> {
     let mut own = Own::filled(bytes)?;
     say("full")?;
@@ -132,10 +132,10 @@ impl Durations {
     }
 }
 
-/// Reads pages of `bytes` of memory at random, touches new memory, and rests, again and again. Says `quiet` and
-/// its process id once it has all of its memory. Measures from when the file `go` is there, for `time`; then it
-/// says `measured` with accesses, faults (of its thread, as the kernel counts them), and the 99th percentiles
-/// of its reads and of its first touches in nanoseconds, and at the end `right`.
+/// Reads pages of `bytes` of memory at random, touches new memory, and rests, again and again. Says `quiet`
+/// and its process id once it has all of its memory. Measures from when the file `go` is there, for `time`;
+/// then it says `measured` with accesses, faults (of its thread, as the kernel counts them), and the 99th
+/// percentiles of its reads and of its first touches in nanoseconds, and at the end `right`.
 pub fn quiet(bytes: u64, go: &Path, time: Duration) -> Result<Outcome> {
     let own = Own::filled(bytes)?;
     say(&format!("quiet {}", std::process::id()))?;
