@@ -113,6 +113,10 @@ impl Session<'_> {
         let project = self.project()?;
         let line = ["make", "-s", "-j4", "-C"].map(OsString::from).into_iter();
         let line: Vec<_> = line.chain([project.dir().into()]).collect();
+        if self.printed.get().is_none() {
+            // The first time compiler and headers come from the disk, for whichever side is first.
+            self.run(&line)?;
+        }
         project.clean()?;
         let ended = self.run(&self.with_enough(side, &line))?;
         let printed = self.run(&[project.program().into()])?.output.text;
