@@ -17,6 +17,7 @@ use crate::bench::cli::LibraryBench;
 use crate::engine::{self, Engine, Kind};
 use crate::seeds::SeedsArgs;
 use crate::size::Size;
+use crate::tree::{self, cli::TreeArgs};
 use crate::unmodified::{self, cli::ProgramsArgs};
 use crate::{PAGE_BYTES, PART_BYTES};
 
@@ -50,6 +51,7 @@ Unmodified programs:
 programs           on files larger than their memory (numpy, SQLite, ripgrep, Annoy, LMDB, faiss, git ...)
 programs           --kind memory: allocate more than their memory (NumPy, Polars, redis, Java, C++ ...)
 programs           --kind in-memory: the same, and everything fits: what does it cost?
+tree               trees of processes under one budget: Python workers, make, commands, kills
 ";
 
 /// More threads than this make the board so large that an engine could take it for data.
@@ -168,6 +170,9 @@ pub enum Runnable {
     /// Programs that people use, on files larger than the memory, beside the kernel
     #[command(after_help = unmodified::cli::EXAMPLES)]
     Programs(ProgramsArgs),
+    /// Trees of processes under one budget, beside the kernel
+    #[command(after_help = tree::cli::EXAMPLES)]
+    Tree(TreeArgs),
 }
 
 /// A workload and its options. The improvement that is off by default is the one that the workload is about.
@@ -265,6 +270,7 @@ impl Runnable {
             Self::Paging(workload) => workload.name(),
             Self::Library(bench) => bench.name(),
             Self::Programs(_) => "programs",
+            Self::Tree(_) => "tree",
         }
     }
 
@@ -274,6 +280,7 @@ impl Runnable {
             Self::Paging(_) => PAGING_UNDONE,
             Self::Library(_) => "the threads are stopped, and nothing is left behind",
             Self::Programs(_) => unmodified::UNDONE,
+            Self::Tree(_) => tree::UNDONE,
         }
     }
 }

@@ -11,7 +11,8 @@
 //! `published` beside what others have published; `load` is what else the machine did meanwhile. `tune` does
 //! so for what is switched off. `engine` names what is compared, and `programs` starts it.
 //! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on. Beside that,
-//! `bench` measures the library alone, in this process, and `unmodified` runs programs that people use.
+//! `bench` measures the library alone, in this process, and `unmodified` runs programs that people use,
+//! and `tree` trees of processes under one budget.
 //! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
 //!
 //! Everything that is changed outside of the lab's own files (readahead, dirty limit, control groups) is
@@ -52,6 +53,7 @@ mod resident;
 mod seeds;
 mod session;
 pub mod size;
+mod tree;
 mod tune;
 mod unmodified;
 mod verdict;
@@ -112,5 +114,6 @@ fn run_one(workload: &cli::Runnable) -> Result<()> {
         cli::Runnable::Paging(workload) => session::run(workload),
         cli::Runnable::Library(bench) => bench::run(bench),
         cli::Runnable::Programs(args) => unmodified::run(args),
+        cli::Runnable::Tree(args) => tree::run(args),
     }
 }

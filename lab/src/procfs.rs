@@ -22,12 +22,18 @@ pub fn resident(pid: u64) -> Option<Resident> {
     parse_resident(&fs::read_to_string(format!("/proc/{pid}/status")).ok()?)
 }
 
+/// Resident memory of a process, of which a page that several processes have counts in each by its part;
+/// `None` if the process is gone or has no memory any more.
+pub fn proportional_bytes(pid: u64) -> Option<u64> {
+    kibibytes(&fs::read_to_string(format!("/proc/{pid}/smaps_rollup")).ok()?, "Pss")
+}
+
 /// The most that was resident of this process at any time.
 pub fn peak_resident_bytes() -> Option<u64> {
     kibibytes(&fs::read_to_string("/proc/self/status").ok()?, "VmHWM")
 }
 
-/// A field of /proc/self/status, in bytes.
+/// A field of a file of /proc such as status, in bytes.
 fn kibibytes(status: &str, name: &str) -> Option<u64> {
     let value = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;
     Some(value.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()? << 10)

@@ -47,6 +47,11 @@ impl Programs {
         Ok(Self { worker, elbowroom: elbowroom.unwrap_or(this) })
     }
 
+    /// The worker.
+    pub fn worker(&self) -> &Path {
+        &self.worker
+    }
+
     /// This program, or what stands for it.
     pub fn elbowroom(&self) -> &Path {
         &self.elbowroom
@@ -74,6 +79,24 @@ impl Programs {
     /// The worker by itself.
     pub fn alone(&self, worker_args: &[OsString]) -> Vec<OsString> {
         [self.worker.clone().into()].into_iter().chain(worker_args.iter().cloned()).collect()
+    }
+
+    /// Any program with a budget, and with all else as it is by default, but for `options`. The swap file is
+    /// in `dir`.
+    pub fn program_with_budget(
+        &self,
+        memory: Size,
+        dir: &Path,
+        options: &[&str],
+        program: &[OsString],
+    ) -> Vec<OsString> {
+        let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
+        line.extend(["run", "--memory", &memory.to_string(), "--swap-dir"].map(OsString::from));
+        line.push(dir.into());
+        line.extend(options.iter().map(OsString::from));
+        line.push("--".into());
+        line.extend_from_slice(program);
+        line
     }
 
     /// The worker under `elbowroom run`, which writes its statistics to `stats`; `off` names what is switched

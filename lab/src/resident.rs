@@ -152,7 +152,7 @@ impl Sampler {
 }
 
 /// The processes of a group.
-fn members(group: u64) -> Vec<u64> {
+pub fn members(group: u64) -> Vec<u64> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<u64>().ok());
     let is_member = |pid: &u64| {

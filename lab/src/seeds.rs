@@ -189,7 +189,7 @@ impl SeedsArgs {
     }
 }
 
-const TOO_LONG: &str = "takes too long for this set: `elbowroom lab run programs` runs it by itself";
+const TOO_LONG: &str = "takes too long for this set: `elbowroom lab run` runs it by itself";
 
 /// How long a workload will take, roughly.
 fn planned(what: &Runnable) -> Duration {
@@ -208,7 +208,7 @@ fn planned(what: &Runnable) -> Duration {
             let runs = bench.repeat().runs * bench.turns().map_or(1, |turns| turns.engines.len());
             runs as u32 * phases * Duration::from_secs_f64(bench.repeat().seconds)
         }
-        Runnable::Programs(_) => Duration::ZERO,
+        Runnable::Programs(_) | Runnable::Tree(_) => Duration::ZERO,
     }
 }
 
@@ -306,7 +306,7 @@ fn check(what: &Runnable) -> Result<()> {
     match what {
         Runnable::Paging(workload) => workload.check(),
         Runnable::Library(bench) => bench.check(),
-        Runnable::Programs(_) => Err(anyhow!(TOO_LONG)),
+        Runnable::Programs(_) | Runnable::Tree(_) => Err(anyhow!(TOO_LONG)),
     }
     .with_context(|| what.name().to_owned())
 }
@@ -334,7 +334,7 @@ fn measure_all(all: &[Runnable], interrupt: &Interrupt, began: Instant) -> Harve
                 stage_progress.begin();
                 bench::figures(bench, stage_progress).map(|figures| (Some(figures), Ok(())))
             }
-            Runnable::Programs(_) => Err(anyhow!(TOO_LONG)),
+            Runnable::Programs(_) | Runnable::Tree(_) => Err(anyhow!(TOO_LONG)),
         };
         harvest.take(what.name(), result, &mut progress);
     }
@@ -369,9 +369,9 @@ mod tests {
         let all = parse("").unwrap().runnables(true).unwrap();
         all.iter().try_for_each(check).unwrap();
         let names: Vec<_> = all.iter().map(Runnable::name).collect();
-        // `core` has no engines, and programs have a command of their own.
+        // `core` has no engines; programs and trees of processes take long.
         for line in cli::LIST.lines().filter_map(|line| line.split_once("  ")).map(|(name, _)| name) {
-            assert!(names.contains(&line) || ["core", "programs"].contains(&line), "{line}");
+            assert!(names.contains(&line) || ["core", "programs", "tree"].contains(&line), "{line}");
         }
         for what in &all {
             if let Runnable::Paging(workload) = what {

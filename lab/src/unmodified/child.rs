@@ -18,6 +18,10 @@ use crate::watch;
 
 /// How often the flag that a signal raises is looked at, at least.
 const LOOK: Duration = Duration::from_millis(50);
+/// Between two looks whether a program that has closed its output has ended: short at first, since short
+/// programs are measured, too.
+const LEAST_PAUSE: Duration = Duration::from_micros(50);
+const MOST_PAUSE: Duration = Duration::from_millis(1);
 /// How much of the output is kept to be shown.
 const SHOWN_BYTES: usize = 200;
 const READ_BYTES: usize = 1 << 16;
@@ -114,6 +118,47 @@ impl Drop for Running {
     }
 }
 
+/// Looks at a program while it runs.
+pub trait Watch {
+    /// The program has started; it leads a process group of its own.
+    fn begin(&mut self, pid: u64);
+
+    /// A line of its output, of those that it wrote little at a time.
+    fn line(&mut self, line: &str) -> Result<()>;
+
+    /// Called again and again. Gives the time until it wants to be called next.
+    ///
+    /// # Errors
+    /// Whatever makes the run worthless: the program is killed then.
+    fn tick(&mut self) -> Result<Duration>;
+}
+
+/// A watch that gives lines to a function, and looks at memory if that was asked for.
+struct Sampling<'a, F> {
+    said: F,
+    sampler: Option<&'a mut Sampler>,
+}
+
+impl<F: FnMut(&str)> Watch for Sampling<'_, F> {
+    fn begin(&mut self, pid: u64) {
+        if let Some(sampler) = &mut self.sampler {
+            sampler.begin(pid);
+        }
+    }
+
+    fn line(&mut self, line: &str) -> Result<()> {
+        (self.said)(line);
+        Ok(())
+    }
+
+    fn tick(&mut self) -> Result<Duration> {
+        Ok(self.sampler.as_mut().map_or(LOOK, |sampler| {
+            sampler.tick();
+            sampler.rest()
+        }))
+    }
+}
+
 /// Runs a program to its end; `said` gets each line of its output.
 ///
 /// # Errors
@@ -136,8 +181,23 @@ pub fn run_sampled(
     line: &[OsString],
     bound: Duration,
     interrupt: &Interrupt,
-    mut said: impl FnMut(&str),
-    mut sampler: Option<&mut Sampler>,
+    said: impl FnMut(&str),
+    sampler: Option<&mut Sampler>,
+) -> Result<Ended> {
+    let mut watch = Sampling { said, sampler };
+    let ended = run_watched(line, bound, interrupt, &mut watch)?;
+    Ok(Ended { peak: watch.sampler.and_then(|sampler| sampler.peak()), ..ended })
+}
+
+/// The same; `watch` looks at the program meanwhile. The peak of memory is left to the watch.
+///
+/// # Errors
+/// As for [`run`], and those of the watch.
+pub fn run_watched(
+    line: &[OsString],
+    bound: Duration,
+    interrupt: &Interrupt,
+    watch: &mut dyn Watch,
 ) -> Result<Ended> {
     let Some((program, arguments)) = line.split_first() else { bail!("there is no program to run") };
     let mut stderr = tempfile::tempfile().context("cannot make a file for standard error")?;
@@ -152,18 +212,10 @@ pub fn run_sampled(
     let mut running = Running { group: Pid::from_child(&child), child, reaped: false };
     let mut stdout = File::from(std::os::fd::OwnedFd::from(stdout.context("the program has no output")?));
     let (mut sum, mut buffer) = (Sum::default(), vec![0; READ_BYTES]);
-    if let Some(sampler) = &mut sampler {
-        sampler.begin(u64::from(running.child.id()));
-    }
-    let mut sample = || {
-        sampler.as_mut().map_or(LOOK, |sampler| {
-            sampler.tick();
-            sampler.rest()
-        })
-    };
+    watch.begin(u64::from(running.child.id()));
     loop {
         interrupt.check()?;
-        let wait = sample().clamp(Duration::from_millis(1), LOOK);
+        let wait = watch.tick()?.clamp(Duration::from_millis(1), LOOK);
         let wait = Timespec { tv_sec: 0, tv_nsec: wait.subsec_nanos().into() };
         if began.elapsed() > bound {
             bail!("{} did not end within {bound:?}{}", program.display(), watch::tail(&mut stderr));
@@ -179,17 +231,19 @@ pub fn run_sampled(
         }
         sum.add(&buffer[..bytes]);
         if bytes < SHOWN_BYTES {
-            String::from_utf8_lossy(&buffer[..bytes]).lines().for_each(&mut said);
+            String::from_utf8_lossy(&buffer[..bytes]).lines().try_for_each(|line| watch.line(line))?;
         }
     }
     // It stays a zombie, so that what it has used can still be read.
     let options = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
+    let mut pause = LEAST_PAUSE;
     while waitid(WaitId::Pid(running.group), options).context("cannot wait for the program")?.is_none() {
         if began.elapsed() > bound {
             bail!("{} did not end within {bound:?}{}", program.display(), watch::tail(&mut stderr));
         }
-        sample();
-        interrupt.sleep_until(Instant::now() + Duration::from_millis(1))?;
+        watch.tick()?;
+        interrupt.sleep_until(Instant::now() + pause)?;
+        pause = (2 * pause).min(MOST_PAUSE);
     }
     let time = began.elapsed();
     let pid = u64::from(running.child.id());
@@ -199,8 +253,7 @@ pub fn run_sampled(
         let end = watch::describe(status);
         bail!("{} ended with {end}{}", program.display(), watch::tail(&mut stderr));
     }
-    let peak = sampler.and_then(|sampler| sampler.peak());
-    Ok(Ended { time, cpu, device_bytes, output: sum.end(), peak })
+    Ok(Ended { time, cpu, device_bytes, output: sum.end(), peak: None })
 }
 
 #[cfg(test)]

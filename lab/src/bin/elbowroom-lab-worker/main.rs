@@ -22,6 +22,7 @@ mod ground;
 mod io_retry;
 mod lock_wait;
 mod memory;
+mod own_memory;
 mod random_read;
 mod random_write;
 mod scan;
@@ -105,6 +106,27 @@ enum Mode {
         /// How long those that map pause after each time
         #[arg(long, default_value_t = 10)]
         pause_ms: u64,
+    },
+    /// Changes pages of its own memory at random, and verifies each
+    Hold {
+        /// How much memory, whole pages
+        #[arg(long)]
+        bytes: u64,
+        /// It ends when this file is there
+        #[arg(long)]
+        until: PathBuf,
+    },
+    /// Reads pages of its own memory at random, touches a little new memory, and rests, again and again
+    Quiet {
+        /// How much memory it reads, whole pages
+        #[arg(long)]
+        bytes: u64,
+        /// It begins to measure when this file is there
+        #[arg(long)]
+        go: PathBuf,
+        /// For how long it measures
+        #[arg(long)]
+        seconds: f64,
     },
 }
 
@@ -225,6 +247,10 @@ fn run(mode: Mode) -> Result<Outcome> {
         Mode::LockWait { common, pause_ms } => {
             let pause = Duration::from_millis(pause_ms);
             common.on_ground(|ground| lock_wait::run(&common, ground, pause))
+        }
+        Mode::Hold { bytes, until } => own_memory::hold(bytes, &until),
+        Mode::Quiet { bytes, go, seconds } => {
+            own_memory::quiet(bytes, &go, Duration::try_from_secs_f64(seconds).context("--seconds")?)
         }
     }
 }
