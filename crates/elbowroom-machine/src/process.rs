@@ -33,9 +33,10 @@ pub fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }
 
-/// How many anonymous pages of this process are those of others, too, by their parts: the pages that it has, less
-/// its proportional share of them. For as long as a forked process and its parent have the same pages, each counts
-/// only its part. The kernel walks all page tables for this, some 5 ms for each GiB. 0: the kernel does not say.
+/// How many anonymous pages of this process are those of others, too, by their parts: the pages that it has,
+/// less its proportional share of them. For as long as a forked process and its parent have the same pages,
+/// each counts only its part. The kernel walks all page tables for this, some 5 ms for each GiB. 0: the
+/// kernel does not say.
 pub fn shared_anonymous_pages() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let kibibytes = |name: &str| -> Option<usize> {

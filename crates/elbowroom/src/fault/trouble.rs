@@ -60,12 +60,12 @@ impl<P: Platform> Faults<P> {
         }
         let run = self.config.member.as_ref().map(|member| member.tree().totals());
         if let Some(run) = run.filter(|run| run.processes > 1) {
-            let (has, max, out) = (run.bytes, run.max_bytes, run.swap_bytes);
-            let [has, max, out] = [has, max, out].map(mebibytes);
+            let figures = [run.bytes, run.max_bytes, run.swap_bytes, run.swap_max_bytes];
+            let [has, max, out, swap] = figures.map(mebibytes);
             return self.report(&format!(
-                "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. The \
-                 processes of the run have {has} of the budget of {max} MiB, and {out} of {swap} MiB of swap, \
-                 {used} of it this one. They need a larger budget or more swap"
+                "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
+                 The processes of the run have {has} of the budget of {max} MiB, and {out} of {swap} MiB of \
+                 swap, {used} of it this one. They need a larger budget or more swap"
             ));
         }
         let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };

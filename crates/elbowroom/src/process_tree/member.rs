@@ -145,8 +145,8 @@ impl Member {
     }
 
     /// Counts the pages that other processes have, too, if there may be some, and not more often than every
-    /// [`LOOK_AT_SHARED`]. Stores end the sharing of a page, and this process does not see them. Tells whether
-    /// to look again soon.
+    /// [`LOOK_AT_SHARED`]. Stores end the sharing of a page, and this process does not see them. Tells
+    /// whether to look again soon.
     pub(crate) fn count_shared(&self) -> bool {
         if !self.shares.load(Ordering::Acquire) {
             return false;
@@ -277,14 +277,6 @@ impl Member {
         };
         let fits = used + pages <= self.tree.max() && own + pages <= each;
         self.store(row, if fits { own + pages } else { own });
-        drop(lock);
-        fits
-    }
-
-    /// Whether all processes together have no more than they may. Exact: with the lock.
-    pub fn is_within_limits(&self) -> bool {
-        let lock = self.lock();
-        let fits = self.tree.used() <= self.tree.max();
         drop(lock);
         fits
     }
@@ -438,8 +430,8 @@ impl Member {
         }
     }
 
-    /// Before an exec: what the process has is the others', and its row stays, so that the run is not taken for
-    /// ended. [`Member::came_back`] takes that back.
+    /// Before an exec: what the process has is the others', and its row stays, so that the run is not taken
+    /// for ended. [`Member::came_back`] takes that back.
     pub fn leave_memory(&self) {
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);

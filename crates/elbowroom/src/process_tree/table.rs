@@ -177,6 +177,8 @@ pub struct RunTotals {
     pub bytes: u64,
     /// The most bytes that they had at a time.
     pub peak_bytes: u64,
+    /// Bytes that they may have in swap.
+    pub swap_max_bytes: u64,
     /// Bytes that they have in swap.
     pub swap_bytes: u64,
     /// How many processes there were so far.
@@ -302,8 +304,8 @@ impl ProcessTree {
         self.row(row, row::OWNER).load(Ordering::Acquire) as u32
     }
 
-    /// The pages of a row. A row with more than all could ever have is wrong, and counts as so much. A row with
-    /// more than all may have now is right: `max` was made smaller.
+    /// The pages of a row. A row with more than all could ever have is wrong, and counts as so much. A row
+    /// with more than all may have now is right: `max` was made smaller.
     pub(super) fn has(&self, row: usize) -> usize {
         let most = self.head(head::MAX_SO_FAR).load(Ordering::Relaxed) as usize;
         match self.owner(row) {
@@ -315,6 +317,16 @@ impl ProcessTree {
     /// The pages that all processes have.
     pub(super) fn used(&self) -> usize {
         self.rows().map(|row| self.has(row)).sum()
+    }
+
+    /// Whether all processes together have no more than they may. Exact: with the lock. `turn`: a number that
+    /// is not 0, and that no other thread of any process gives or has given, as processes number their turns:
+    /// above all process ids.
+    pub fn is_within_limits(&self, turn: u64) -> bool {
+        let lock = self.lock(turn);
+        let fits = self.used() <= self.max();
+        drop(lock);
+        fits
     }
 
     /// How many pages may be in swap.
@@ -481,8 +493,8 @@ impl ProcessTree {
         self.head(head::NAMESPACE).load(Ordering::Relaxed) != pid_namespace()
     }
 
-    /// Whether any process of the run is there, or may be: they cannot be seen from another namespace of process
-    /// ids. Looks at one after the other.
+    /// Whether any process of the run is there, or may be: they cannot be seen from another namespace of
+    /// process ids. Looks at one after the other.
     pub fn is_in_use(&self) -> bool {
         if self.is_of_another_namespace() {
             return true;
@@ -514,6 +526,7 @@ impl ProcessTree {
             max_bytes: bytes(head(head::MAX)),
             bytes: bytes(self.used() as u64),
             peak_bytes: bytes(head(head::PEAK)),
+            swap_max_bytes: bytes(head(head::SWAP_MAX)),
             swap_bytes: bytes(self.swap_used() as u64),
             processes: head(head::PROCESSES),
             used: rows.map(|row| self.row_use(row)).fold(ended, |sum, used| sum.and(&used)),

@@ -4,7 +4,8 @@ use crate::process_tree::Member;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that are taken from the run at a time: 256 KiB. What a process takes and does not use the others lack.
+/// Pages that are taken from the run at a time: 256 KiB. What a process takes and does not use the others
+/// lack.
 const STEP: u64 = 64;
 
 pub struct Quota {
@@ -95,9 +96,9 @@ mod tests {
         assert_eq!((one.limit(), other.left(10)), (4 * STEP, 2 * STEP - 10));
         // What a forked child has of its parent's is not its own.
         one.settle(0);
-        other.inherit(700);
-        assert_eq!(other.left(700), STEP);
-        assert!(other.allows(699) && other.allows(700) && other.left(701) == STEP - 1);
+        other.inherit(100);
+        assert_eq!(other.left(100), STEP);
+        assert!(other.allows(99) && other.allows(100) && other.left(101) == STEP - 1);
         let alone = Quota::new(7, None);
         assert_eq!((fill(&alone, 0), alone.left(3), alone.left(9)), (7, 4, 0));
     }
