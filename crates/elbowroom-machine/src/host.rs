@@ -306,9 +306,9 @@ impl HostMmu {
         self.arena.frames_at_hand()
     }
 
-    /// Whether at least 1/`one_in` of the arena is free. A guess.
-    pub fn has_free(&self, one_in: usize) -> bool {
-        self.arena.has_free(one_in)
+    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A guess.
+    pub fn has_free(&self, one_in: usize, room: usize) -> bool {
+        self.arena.has_free(one_in, room)
     }
 
     /// Populates 2 MiB more of the arena, which takes up to several milliseconds, or waits while another

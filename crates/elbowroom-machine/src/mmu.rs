@@ -55,8 +55,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that can be allocated without growing the arena. A guess.
     fn frames_at_hand(&self) -> usize;
 
-    /// Whether at least 1/`one_in` of the arena is free. A guess.
-    fn has_free(&self, one_in: usize) -> bool;
+    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A guess.
+    fn has_free(&self, one_in: usize, room: usize) -> bool;
 
     /// Lets threads go first that the next requests would keep waiting (on the kernel's mmap_lock). Called
     /// with no lock held.
@@ -207,8 +207,8 @@ macro_rules! same_in_both {
             self.frames_at_hand()
         }
 
-        fn has_free(&self, one_in: usize) -> bool {
-            self.has_free(one_in)
+        fn has_free(&self, one_in: usize, room: usize) -> bool {
+            self.has_free(one_in, room)
         }
 
         fn map(

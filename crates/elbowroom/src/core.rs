@@ -448,11 +448,17 @@ impl<P: Platform> Core<P> {
         1 << cap.ilog2()
     }
 
+    /// Whether at least 1/`one_in` of the budget is free. A guess. Of the budget of a run what the run has left
+    /// counts, too.
+    pub(crate) fn has_free(&self, one_in: usize) -> bool {
+        self.mmu.has_free(one_in, self.config.member.as_ref().map_or(0, |member| member.room()))
+    }
+
     /// How many pages may be read at a fault, in a file of so many pages.
     pub(crate) fn read_room(&self, file_pages: u64) -> ReadRoom {
         let frames = self.mmu.frames() as u64;
         let is_free = match &self.config.member {
-            Some(member) => member.room() as u64 > frames / 4,
+            Some(member) => (member.room() + self.mmu.frames_at_hand()) as u64 > frames / 4,
             None => self.groups.charged_pages() < frames / 4 * 3,
         };
         let free = if is_free && file_pages / 4 <= frames { self.tuning().free_read_pages } else { 1 };
@@ -513,9 +519,10 @@ impl<P: Platform> Core<P> {
             Some(member) if !member.take(owed) => self.mmu.allowance().give(owed),
             _ => owed,
         };
-        self.mmu.allowance().withhold(paid);
+        let withheld = self.mmu.allowance().withhold(paid);
         if let Some(member) = &self.config.member {
-            member.note_paid(paid);
+            member.give(paid - withheld);
+            member.note_paid(withheld);
         }
     }
 }

@@ -4,7 +4,7 @@
 //! does not copy (descriptors, registrations, threads, rings) is made anew under the old numbers.
 
 use crate::core::Job;
-use crate::manager::Manager;
+use crate::manager::{Manager, counted};
 use crate::platform::{Host, Platform};
 use crate::quiet::Working;
 use crate::space::{Space, Spaces};
@@ -139,7 +139,7 @@ impl Manager<Host> {
         core.mmu.renew()?;
         if let Some(member) = &core.config.member {
             core.swap.quota.inherit(core.swap.used());
-            member.charge_copy();
+            member.charge_copy(&counted(core));
         }
         core.quiet.renew(&core.locks);
         let dir = core.config.swap_dir.as_ref().filter(|_| core.swap.has_file());

@@ -324,9 +324,16 @@ impl<P: Platform> Manager<P> {
 
 /// Tells the other processes of the run what this one has counted so far.
 fn note_use<P: Platform>(core: &Spaces<P>) {
-    let (Some(member), c) = (&core.config.member, &core.counters) else { return };
-    core.swap.quota.settle(core.swap.used());
-    member.note_use(&ProcessUse {
+    if let Some(member) = &core.config.member {
+        core.swap.quota.settle(core.swap.used());
+        member.note_use(&counted(core));
+    }
+}
+
+/// What was counted so far, of what a run tells of each process.
+pub(crate) fn counted<P: Platform>(core: &Spaces<P>) -> ProcessUse {
+    let c = &core.counters;
+    ProcessUse {
         faults: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
         major_faults: c.get(Event::FaultsMajor),
         refaults: c.get(Event::RefaultPages),
@@ -334,7 +341,7 @@ fn note_use<P: Platform>(core: &Spaces<P>) {
         written_bytes: c.get(Event::WrittenBytes),
         swapped_in: c.get(Event::SwapIns),
         swapped_out: c.get(Event::SwapOuts),
-    });
+    }
 }
 
 /// A file was opened to be mapped.

@@ -43,7 +43,7 @@ impl<P: Platform> Pass<'_, P> {
         // Unused parts of a huge folio can be swapped out if there are slots for the whole arena. They are
         // zeros, which take a slot each, but no room for bytes.
         let can_go = core.swap.free_slots() >= core.mmu.frames() as u64;
-        let roomy = core.mmu.has_free(if can_go { LEFT_FREE } else { HALF });
+        let roomy = core.has_free(if can_go { LEFT_FREE } else { HALF });
         if !(fits && core.config.ablation.huge_folios && roomy && mm.anon.seems_empty(block)) {
             return None;
         }
@@ -102,7 +102,7 @@ impl<P: Platform> Faults<P> {
                 continue;
             }
             for first in mm.blocks_to_collapse(COLLAPSE_LOOKS) {
-                if left == 0 || !self.mmu.has_free(HALF) {
+                if left == 0 || !self.has_free(HALF) {
                     return;
                 }
                 left -= usize::from(self.collapse(&mm, first));

@@ -6,6 +6,9 @@ pub(crate) const KEPT: usize = 1024;
 /// Pages that move from process to process at a time, at the least: 2 MiB.
 pub(crate) const BLOCK: usize = 512;
 
+/// Pages that are asked for at a time, at the most: 8 MiB.
+const ASK_PAGES: usize = 4 * BLOCK;
+
 /// Fewer pages are not worth taking: 256 KiB.
 pub(super) const LEAST: usize = 64;
 
@@ -31,22 +34,28 @@ impl Share {
     }
 }
 
-/// The process that is to give a block to the one with `own`, by its place in `others`. `None`: `own`
+/// The process that is to give pages to the one with `own`, by its place in `others`, and how many. `None`: `own`
 /// reclaims its own pages.
 ///
-/// The next page of a process is worth what its pages cost that came back. Where that is alike, the process
-/// with more pages gives, so that processes which do the same have the same.
-pub(super) fn giver(own: &Share, others: &[Share]) -> Option<usize> {
-    let can_give = |share: &Share| share.spare() >= BLOCK && !share.is_silent;
-    let (place, least) = others
-        .iter()
-        .enumerate()
-        .filter(|(_, share)| can_give(share))
-        .min_by_key(|(_, share)| (share.cost, std::cmp::Reverse(share.spare())))?;
+/// The next page of a process is worth what its pages cost that came back. Where that is alike, a process with more
+/// pages gives, so that processes which do the same have the same: half of the difference, or pages would go to and
+/// fro.
+pub(super) fn giver(own: &Share, others: &[Share]) -> Option<(usize, usize)> {
     let is_poor = own.has < own.keeps.max(own.low);
-    let is_cheaper = least.cost * 2 < own.cost;
-    let is_larger = least.cost <= own.cost && least.spare() > own.spare() + BLOCK;
-    (is_poor || is_cheaper || is_larger).then_some(place)
+    let gives = |share: &Share| {
+        let spare = share.spare();
+        if spare < BLOCK || share.is_silent {
+            None
+        } else if is_poor || share.cost * 2 < own.cost {
+            Some(ASK_PAGES.min(spare))
+        } else {
+            let more = spare.saturating_sub(own.spare());
+            (share.cost <= own.cost && more > BLOCK).then(|| ASK_PAGES.min((more / 2).max(BLOCK)))
+        }
+    };
+    let givers = others.iter().enumerate().filter_map(|(at, share)| Some((at, share, gives(share)?)));
+    let least = givers.min_by_key(|(_, share, _)| (share.cost, std::cmp::Reverse(share.spare())));
+    least.map(|(at, _, pages)| (at, pages))
 }
 
 /// How many pages a process has to give when the tree has more than it may: its part, by what each can give.
@@ -69,6 +78,7 @@ mod tests {
     #[test]
     fn the_cheapest_pages_are_given() {
         let (idle, busy) = (share(10_000, 0), share(50_000, 800));
+        let giver = |own: &Share, others: &[Share]| super::giver(own, others).map(|(at, _)| at);
         assert_eq!(giver(&share(5_000, 100), &[busy, idle]), Some(1));
         // Pages of the asking process are worth less than any other.
         assert_eq!(giver(&share(20_000, 0), &[busy, share(15_000, 0)]), None);
@@ -76,6 +86,8 @@ mod tests {
         assert_eq!(giver(&share(5_000, 100), &[share(20_000, 90)]), Some(0));
         assert_eq!(giver(&share(20_000, 100), &[share(5_000, 90)]), None);
         assert_eq!(giver(&share(20_000, 100), &[share(5_000, 40)]), Some(0));
+        // A small one that is a little cheaper hides no large one.
+        assert_eq!(giver(&share(5_000, 100), &[share(KEPT + 600, 60), share(100_000, 95)]), Some(1));
     }
 
     #[test]
@@ -86,7 +98,7 @@ mod tests {
         assert_eq!(giver(&share(0, 0), &others), None);
         let mut others = others.to_vec();
         others.push(share(KEPT + BLOCK, 5_000));
-        assert_eq!(giver(&share(0, 0), &others), Some(3), "a process without memory gets some");
+        assert_eq!(giver(&share(0, 0), &others), Some((3, BLOCK)), "a process without memory gets some");
     }
 
     /// Processes that do the same come to have the same, and pages do not go round for ever.
@@ -99,9 +111,9 @@ mod tests {
             for asks in 0..all.len() {
                 let others: Vec<_> = all.iter().copied().enumerate().filter(|(at, _)| *at != asks).collect();
                 let shares: Vec<_> = others.iter().map(|(_, share)| *share).collect();
-                if let Some(gives) = giver(&all[asks], &shares) {
-                    all[others[gives].0].has -= BLOCK;
-                    all[asks].has += BLOCK;
+                if let Some((gives, pages)) = giver(&all[asks], &shares) {
+                    all[others[gives].0].has -= pages;
+                    all[asks].has += pages;
                     (moved, moves) = (true, moves + 1);
                 }
             }

@@ -1,6 +1,6 @@
 //! A process of a run, and what it has of the budget.
 
-use super::choice::{self, BLOCK, KEPT, LEAST};
+use super::choice::{self, KEPT, LEAST};
 use super::table::{ProcessTree, ProcessUse, TreeLock, row};
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{boot_time, own_name, own_pid, shared_anonymous_pages};
@@ -10,8 +10,6 @@ use elbowroom_sync::time::Duration;
 
 /// A process asks others for pages at most this often.
 const ASK_PAUSE: Duration = Duration::from_millis(2);
-/// Pages that are asked for at a time: 8 MiB.
-const ASK_PAGES: usize = 4 * BLOCK;
 /// A process without a row, and so without a bell, looks this often whether it has work.
 const NO_BELL: Duration = Duration::from_millis(1);
 /// A process without a row may have one part in so many of the budget.
@@ -58,6 +56,8 @@ struct Noted {
     cost_at: AtomicU64,
     /// The pages that are shared were counted.
     shared_at: AtomicU64,
+    /// What the parent had counted when the process was forked.
+    base: [AtomicU64; ProcessUse::WORDS],
 }
 
 impl Member {
@@ -114,8 +114,15 @@ impl Member {
     }
 
     fn take_row(&self) {
-        let row = self.tree.enter(self.pid.load(Ordering::Relaxed), self.name).unwrap_or(NO_ROW);
-        self.row.store(row, Ordering::Release);
+        let (before, pid) = (self.row.load(Ordering::Acquire), self.pid.load(Ordering::Relaxed));
+        let row = self.tree.enter(pid, self.name).unwrap_or(NO_ROW);
+        let taken = self.row.compare_exchange(before, row, Ordering::AcqRel, Ordering::Acquire);
+        if taken.is_err() && row != NO_ROW {
+            // Another thread has taken one at the same time.
+            let lock = self.lock();
+            self.tree.clear(row, pid);
+            drop(lock);
+        }
     }
 
     /// In a forked child, on its only thread: it has a row of its own from now on, and none of its parent's
@@ -127,13 +134,16 @@ impl Member {
         self.left.store(false, Ordering::Relaxed);
         // What its parent has in swap is the parent's.
         self.swap.store(0, Ordering::Relaxed);
+        self.shared.store(0, Ordering::Relaxed);
         self.is_apart.store(self.tree.is_of_another_namespace(), Ordering::Relaxed);
         self.take_row();
     }
 
     /// In a forked child that goes on with a copy of its parent's manager: it has its parent's pages, but for
     /// those that both have still.
-    pub fn charge_copy(&self) {
+    /// What its parent has counted so far, `used`, is not counted again.
+    pub fn charge_copy(&self, used: &ProcessUse) {
+        self.noted.base.iter().zip(used.words()).for_each(|(base, word)| base.store(word, Ordering::Relaxed));
         self.shares();
         self.count_shared();
     }
@@ -161,17 +171,9 @@ impl Member {
             if shared < LEAST {
                 self.shares.store(false, Ordering::Release);
             }
-            self.store_all();
+            self.charge(0);
         }
         true
-    }
-
-    /// Tells the others what this process has.
-    fn store_all(&self) {
-        let row = self.own_row();
-        let lock = self.lock();
-        self.store(row, self.has());
-        drop(lock);
     }
 
     /// The process has nothing any more: its manager is gone, or it is a forked child that does not go on
@@ -179,9 +181,10 @@ impl Member {
     pub fn give_all(&self) {
         let row = self.own_row();
         let lock = self.lock();
-        self.swap.store(0, Ordering::Relaxed);
-        self.paid.store(0, Ordering::Relaxed);
-        self.store(row, 0);
+        let all = [&self.has, &self.swap, &self.paid, &self.shared];
+        all.iter().for_each(|count| count.store(0, Ordering::Relaxed));
+        self.shares.store(false, Ordering::Relaxed);
+        self.tell(row);
         drop(lock);
     }
 
@@ -212,16 +215,16 @@ impl Member {
         u64::from(self.pid.load(Ordering::Relaxed)) << 32 | u64::from(turn)
     }
 
-    /// Stores what this process has. With the lock.
-    fn store(&self, row: Option<usize>, has: usize) {
-        self.has.store(has, Ordering::Relaxed);
+    /// Tells the others what this process has. With the lock.
+    fn tell(&self, row: Option<usize>) {
         self.write(row);
         self.tree.publish(self.tree.used());
     }
 
     /// Writes all that this process has into its row.
     fn write(&self, row: Option<usize>) {
-        let Some(row) = row else { return };
+        // A thread that waited for the lock while the process left has nothing to say any more.
+        let Some(row) = row.filter(|_| !self.left.load(Ordering::Acquire)) else { return };
         let has = self.has().saturating_sub(self.shared.load(Ordering::Relaxed));
         let peak = self.peak.fetch_max(has, Ordering::Relaxed).max(has);
         let words = [
@@ -276,7 +279,10 @@ impl Member {
             None => self.tree.max() / PART_WITHOUT,
         };
         let fits = used + pages <= self.tree.max() && own + pages <= each;
-        self.store(row, if fits { own + pages } else { own });
+        if fits {
+            self.has.fetch_add(pages, Ordering::Relaxed);
+        }
+        self.tell(row);
         drop(lock);
         fits
     }
@@ -285,7 +291,8 @@ impl Member {
     pub fn charge(&self, pages: usize) {
         let row = self.own_row();
         let lock = self.lock();
-        self.store(row, self.has() + pages);
+        self.has.fetch_add(pages, Ordering::Relaxed);
+        self.tell(row);
         let is_over = self.tree.used() > self.tree.max();
         drop(lock);
         if is_over {
@@ -300,8 +307,13 @@ impl Member {
         }
         let row = self.own_row();
         let lock = self.lock();
-        self.store(row, self.has().saturating_sub(pages));
+        let less = |has: usize| Some(has.saturating_sub(pages));
+        let _ = self.has.fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
+        self.tell(row);
         drop(lock);
+        if let Some(row) = row {
+            self.tree.note_given(row, pages);
+        }
     }
 
     /// Takes so many pages of the run's swap. `false`, and none are taken: it has not so many left.
@@ -312,7 +324,7 @@ impl Member {
         if fits {
             self.swap.fetch_add(pages, Ordering::Relaxed);
         }
-        self.store(row, self.has());
+        self.tell(row);
         drop(lock);
         fits
     }
@@ -322,7 +334,7 @@ impl Member {
         let row = self.own_row();
         let lock = self.lock();
         self.swap.fetch_sub(pages, Ordering::Relaxed);
-        self.store(row, self.has());
+        self.tell(row);
         drop(lock);
     }
 
@@ -342,24 +354,26 @@ impl Member {
         }
         self.free_the_dead();
         let Some(own) = self.own_row() else { return };
+        // A process that was killed may have left a wrong figure of what is left.
+        self.charge(0);
         if self.has_room() || self.has() + LEAST > self.tree.each() {
             return;
         }
         let rows: Vec<_> = self.tree.rows().filter(|row| *row != own && self.tree.owner(*row) != 0).collect();
         let shares: Vec<_> = rows.iter().map(|row| self.tree.share(*row)).collect();
-        if let Some(giver) = choice::giver(&self.tree.share(own), &shares) {
-            let (row, share) = (rows[giver], shares[giver]);
-            if self.tree.row(row, row::ASKED).load(Ordering::Relaxed) < ASK_PAGES as u64 {
-                self.tree.ask_row(row, ASK_PAGES.min(share.spare()));
+        if let Some((giver, pages)) = choice::giver(&self.tree.share(own), &shares) {
+            let row = rows[giver];
+            if self.tree.row(row, row::ASKED).load(Ordering::Relaxed) < pages as u64 {
+                self.tree.ask_row(row, pages);
             }
         }
     }
 
     /// How many pages this process is to give: those that it was asked for, and its part of what the tree has
-    /// too many. What it was asked for is forgotten; [`Member::owe`] keeps what could not be given.
+    /// too many.
     pub fn wanted(&self) -> usize {
         let Some(row) = self.own_row() else { return 0 };
-        let asked = self.tree.row(row, row::ASKED).swap(0, Ordering::AcqRel) as usize;
+        let asked = self.tree.row(row, row::ASKED).load(Ordering::Acquire) as usize;
         let (used, max) = (self.tree.used(), self.tree.max());
         let own = self.tree.share(row);
         let part = if used > max {
@@ -371,18 +385,14 @@ impl Member {
         asked.max(part).min(self.has().saturating_sub(self.keeps()))
     }
 
-    /// Pages that this process was asked for and could not give yet.
-    pub fn owe(&self, pages: usize) {
-        if let Some(row) = self.own_row() {
-            self.tree.row(row, row::ASKED).fetch_add(pages as u64, Ordering::AcqRel);
-        }
-    }
-
-    /// Wakes this process's supplier.
-    pub(crate) fn ring(&self) {
+    /// Wakes this process's supplier. `surely`: not only if no ring seems to be pending, after something was changed
+    /// that the supplier is to see.
+    pub(crate) fn ring(&self, surely: bool) {
         let row = self.row.load(Ordering::Acquire);
-        if row != NO_ROW {
-            self.tree.ring(row);
+        match (row, surely) {
+            (NO_ROW, _) => {}
+            (row, true) => self.tree.ring_surely(row),
+            (row, false) => self.tree.ring(row),
         }
     }
 
@@ -399,6 +409,8 @@ impl Member {
     /// processes that are gone.
     pub fn note_use(&self, used: &ProcessUse) {
         let Some(row) = self.own_row() else { return };
+        let base = ProcessUse::of(std::array::from_fn(|at| self.noted.base[at].load(Ordering::Relaxed)));
+        let used = &used.since(&base);
         self.tree.note_use(row, used);
         let now = boot_time();
         let elapsed = now.saturating_sub(self.noted.cost_at.swap(now, Ordering::Relaxed)) / 1_000_000;
@@ -452,7 +464,7 @@ impl Member {
     /// The process goes on after [`Member::leave_memory`].
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);
-        self.store_all();
+        self.charge(0);
     }
 }
 

@@ -11,9 +11,9 @@
 //! a process at any instruction leaves no wrong sum behind.
 //!
 //! Synchronization: the words are atomics. A lock, which is a word of the table, makes a look at the sum and
-//! the change of a row one step. The lock is taken from an owner that keeps it for [`LOCK_BOUND`]: that
-//! process was killed, or stopped. If it goes on later, the tree may have a few pages too many until they are
-//! given back.
+//! the change of a row one step. The lock is taken from an owner that is gone, or keeps it for
+//! half a second: that process was stopped. If it goes on later, the tree may have a few pages too many until
+//! they are given back.
 
 mod choice;
 mod member;

@@ -20,8 +20,10 @@ const ROWS: usize = if cfg!(shuttle) { 4 } else { 4096 };
 const HEAD_WORDS: usize = 64;
 const ROW_WORDS: usize = 32;
 
-/// After this time the lock is taken from its owner.
-pub(super) const LOCK_BOUND: Duration = Duration::from_millis(50);
+/// After this time the lock is taken from its owner, which may have been stopped.
+pub(super) const LOCK_BOUND: Duration = Duration::from_millis(500);
+/// From this time on a thread that waits for the lock looks whether its owner is there still.
+const OWNER_LOOK: Duration = Duration::from_millis(5);
 /// Dead processes are looked for at most this often.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(50);
 /// A process that was asked for pages answers within this time, or another one is asked.
@@ -110,17 +112,23 @@ pub struct ProcessUse {
 }
 
 impl ProcessUse {
-    const WORDS: usize = 7;
+    pub(super) const WORDS: usize = 7;
 
-    fn words(&self) -> [u64; Self::WORDS] {
+    pub(super) fn words(&self) -> [u64; Self::WORDS] {
         let Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out } =
             *self;
         [faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out]
     }
 
-    fn of(words: [u64; Self::WORDS]) -> Self {
+    pub(super) fn of(words: [u64; Self::WORDS]) -> Self {
         let [faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out] = words;
         Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out }
+    }
+
+    /// What was counted after `before`.
+    pub(super) fn since(&self, before: &Self) -> Self {
+        let (all, before) = (self.words(), before.words());
+        Self::of(std::array::from_fn(|at| all[at].saturating_sub(before[at])))
     }
 
     /// The sum of both.
@@ -370,21 +378,38 @@ impl ProcessTree {
         if self.row(row, row::ASKED).fetch_add(pages as u64, Ordering::AcqRel) == 0 {
             self.row(row, row::ASKED_AT).store(boot_time(), Ordering::Relaxed);
         }
-        self.ring(row);
+        self.ring_surely(row);
     }
 
     /// Wakes the supplier of a row's process.
     pub(super) fn ring(&self, row: usize) {
         let bell = self.row(row, row::BELL);
         // The load comes first, so that threads that ring again and again write to no shared cache line.
-        if bell.load(Ordering::Relaxed) == 0 && bell.swap(1, Ordering::AcqRel) == 0 {
+        if bell.load(Ordering::Relaxed) == 0 {
+            self.ring_surely(row);
+        }
+    }
+
+    /// The same, after something was changed that the supplier is to see: a ring that seems to be pending may have
+    /// been answered before.
+    pub(super) fn ring_surely(&self, row: usize) {
+        if self.row(row, row::BELL).swap(1, Ordering::AcqRel) == 0 {
             self.words.wake(number(row, row::BELL));
+        }
+    }
+
+    /// A process has given so many pages of those that others want of it.
+    pub(super) fn note_given(&self, row: usize, pages: usize) {
+        let less = |asked: u64| (asked > 0).then(|| asked.saturating_sub(pages as u64));
+        let asked = self.row(row, row::ASKED).fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
+        if asked.is_ok() {
+            self.row(row, row::ASKED_AT).store(boot_time(), Ordering::Relaxed);
         }
     }
 
     /// Wakes the suppliers of all processes.
     pub(super) fn ring_all(&self) {
-        self.rows().filter(|row| self.owner(*row) != 0).for_each(|row| self.ring(row));
+        self.rows().filter(|row| self.owner(*row) != 0).for_each(|row| self.ring_surely(row));
     }
 
     /// Sleeps until the bell of a row has rung, or for `bound`.
@@ -399,11 +424,12 @@ impl ProcessTree {
     pub(super) fn lock(&self, turn: u64) -> TreeLock<'_> {
         let word = self.head(head::LOCK);
         let take = |from| word.compare_exchange(from, turn, Ordering::Acquire, Ordering::Relaxed);
-        let mut since = None;
+        let mut since = None::<Instant>;
         while let Err(owner) = take(0) {
-            // However often the owner changes: a turn is short, so this many do not follow each other.
-            let began: Instant = *since.get_or_insert_with(Instant::now);
-            if began.elapsed() > LOCK_BOUND && take(owner).is_ok() {
+            // The time since the first look counts, whichever owner has the lock.
+            let waited = since.get_or_insert_with(Instant::now).elapsed();
+            let is_gone = || waited > OWNER_LOOK && !process_exists((owner >> 32) as u32);
+            if (waited > LOCK_BOUND || is_gone()) && take(owner).is_ok() {
                 break;
             }
             pause(Cause::Contended, Duration::from_micros(50));

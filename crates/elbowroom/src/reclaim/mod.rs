@@ -157,8 +157,7 @@ impl<P: Platform> Reclaim<P> {
 
     /// Whether much of the memory is free. A guess.
     pub(crate) fn is_plenty(&self) -> bool {
-        let room = || self.run().map_or(0, |run| run.member.room());
-        self.mmu.has_free(PLENTY) || room() * PLENTY >= self.mmu.frames()
+        self.has_free(PLENTY)
     }
 
     /// Frees about `want` pages of a group and those below it; returns how many. Faults that waited for a

@@ -15,7 +15,7 @@ pub(super) struct RunMemory<'r, M> {
 impl<M: Mmu> RunMemory<'_, M> {
     /// Whether the run has pages left. A guess.
     pub fn has_room(&self) -> bool {
-        self.member.has_room()
+        self.member.has_room() && self.mmu.frames() > self.mmu.populated_frames()
     }
 
     /// With fewer free frames than this, the arena grows ahead of need.
@@ -30,6 +30,10 @@ impl<M: Mmu> RunMemory<'_, M> {
 
     /// Takes a block, so that the arena may grow by it; if there is none, another process is asked for some.
     pub fn take_block(&self) -> bool {
+        // What was taken before and could not be populated.
+        if self.mmu.can_grow() {
+            return true;
+        }
         // Without addresses for more, there is no use for it.
         let most = self.mmu.frames().saturating_sub(self.mmu.populated_frames());
         if most == 0 {

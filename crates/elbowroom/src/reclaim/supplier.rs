@@ -30,14 +30,14 @@ impl SupplyBell {
     pub(super) fn ring(&self) {
         match self {
             Self::Own(bell) => bell.ring(),
-            Self::Run(member) => member.ring(),
+            Self::Run(member) => member.ring(false),
         }
     }
 
     pub(super) fn ring_for_stop(&self) {
         match self {
             Self::Own(bell) => bell.ring_for_stop(),
-            Self::Run(member) => member.ring(),
+            Self::Run(member) => member.ring(true),
         }
     }
 
@@ -105,8 +105,7 @@ impl<P: Platform> Supplier<'_, P> {
             }
         }
         if left > 0 {
-            run.member.owe(left);
-            run.member.ring();
+            run.member.ring(true);
         }
     }
 

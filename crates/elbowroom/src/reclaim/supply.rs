@@ -144,7 +144,7 @@ impl<P: Platform> Reclaim<P> {
 /// frames join to runs again when there are enough of them, unless frames between them cannot be freed,
 /// and the pool has such frames everywhere. Then all would go out, for runs that never come.
 fn is_short_of_pieces(mmu: &impl Mmu) -> bool {
-    mmu.frames_at_hand() < mmu.frames() / PIECES_SHARE
+    mmu.frames_at_hand() < mmu.populated_frames() / PIECES_SHARE
 }
 
 #[cfg(all(test, not(shuttle)))]

@@ -63,6 +63,7 @@ impl Quota {
     /// Gives the run back what was taken and is not needed, but for a little. One thread at a time.
     pub fn settle(&self, used: u64) {
         let Some(member) = &self.member else { return };
+        self.inherited.fetch_min(used, Ordering::Relaxed);
         let spare = self.taken().saturating_sub(used).min(self.taken.load(Ordering::Relaxed)) / STEP;
         if spare > 1 {
             // Before the run has it: a thread that counts on it takes it anew.
