@@ -53,10 +53,11 @@ pub fn make(options: &Options) -> Result<PathBuf, String> {
     for dir in directories(options.swap_dir.as_deref()) {
         remove_left_over(&dir);
         let path = dir.join(format!("{PREFIX}{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        // The limit on file sizes is for the program's own files. Beyond it, the kernel would end this process.
+        // The limit on file sizes is for the program's own files. Beyond it, the kernel would end this
+        // process.
         let made = with_highest_file_limit(|most| {
             if most < ProcessTree::BYTES {
-                return Err(std::io::Error::other("the limit on the size of files (`ulimit -f`) is too low"));
+                return Err(std::io::Error::other("the limit on sizes of files (`ulimit -f`) is too low"));
             }
             let file = new_file(&path)?;
             // A directory in memory may be full: a store to the table would be a SIGBUS then, in any process.

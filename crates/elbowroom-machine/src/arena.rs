@@ -257,8 +257,8 @@ impl Arena {
         self.free.load(Ordering::Relaxed)
     }
 
-    /// Whether at least 1/`one_in` of the arena is free, with so many frames that could be allowed still. A guess:
-    /// nothing is locked.
+    /// Whether at least 1/`one_in` of the arena is free, with so many frames that could be allowed still. A
+    /// guess: nothing is locked.
     pub(crate) fn has_free(&self, one_in: usize, room: usize) -> bool {
         let rest = self.ungrown.load(Ordering::Relaxed);
         (self.free.load(Ordering::Relaxed) + rest + room) * one_in >= self.frames()

@@ -306,7 +306,8 @@ impl HostMmu {
         self.arena.frames_at_hand()
     }
 
-    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A guess.
+    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A
+    /// guess.
     pub fn has_free(&self, one_in: usize, room: usize) -> bool {
         self.arena.has_free(one_in, room)
     }

@@ -55,7 +55,8 @@ pub trait Mmu: Send + Sync + 'static {
     /// Frames that can be allocated without growing the arena. A guess.
     fn frames_at_hand(&self) -> usize;
 
-    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A guess.
+    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A
+    /// guess.
     fn has_free(&self, one_in: usize, room: usize) -> bool;
 
     /// Lets threads go first that the next requests would keep waiting (on the kernel's mmap_lock). Called

@@ -448,8 +448,8 @@ impl<P: Platform> Core<P> {
         1 << cap.ilog2()
     }
 
-    /// Whether at least 1/`one_in` of the budget is free. A guess. Of the budget of a run what the run has left
-    /// counts, too.
+    /// Whether at least 1/`one_in` of the budget is free. A guess. Of the budget of a run what the run has
+    /// left counts, too.
     pub(crate) fn has_free(&self, one_in: usize) -> bool {
         self.mmu.has_free(one_in, self.config.member.as_ref().map_or(0, |member| member.room()))
     }

@@ -194,7 +194,8 @@ impl SoftMmu {
         self.shared.frames.arena().frames_at_hand()
     }
 
-    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A guess.
+    /// Whether at least 1/`one_in` of the arena is free, with `room` frames that could be allowed still. A
+    /// guess.
     pub fn has_free(&self, one_in: usize, room: usize) -> bool {
         self.shared.frames.arena().has_free(one_in, room)
     }

@@ -34,12 +34,12 @@ impl Share {
     }
 }
 
-/// The process that is to give pages to the one with `own`, by its place in `others`, and how many. `None`: `own`
-/// reclaims its own pages.
+/// The process that is to give pages to the one with `own`, by its place in `others`, and how many. `None`:
+/// `own` reclaims its own pages.
 ///
-/// The next page of a process is worth what its pages cost that came back. Where that is alike, a process with more
-/// pages gives, so that processes which do the same have the same: half of the difference, or pages would go to and
-/// fro.
+/// The next page of a process is worth what its pages cost that came back. Where that is alike, a process
+/// with more pages gives, so that processes which do the same have the same: half of the difference, or pages
+/// would go to and fro.
 pub(super) fn giver(own: &Share, others: &[Share]) -> Option<(usize, usize)> {
     let is_poor = own.has < own.keeps.max(own.low);
     let gives = |share: &Share| {

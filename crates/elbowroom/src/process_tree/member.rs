@@ -385,8 +385,8 @@ impl Member {
         asked.max(part).min(self.has().saturating_sub(self.keeps()))
     }
 
-    /// Wakes this process's supplier. `surely`: not only if no ring seems to be pending, after something was changed
-    /// that the supplier is to see.
+    /// Wakes this process's supplier. `surely`: not only if no ring seems to be pending, after something was
+    /// changed that the supplier is to see.
     pub(crate) fn ring(&self, surely: bool) {
         let row = self.row.load(Ordering::Acquire);
         match (row, surely) {

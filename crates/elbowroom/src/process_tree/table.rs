@@ -390,8 +390,8 @@ impl ProcessTree {
         }
     }
 
-    /// The same, after something was changed that the supplier is to see: a ring that seems to be pending may have
-    /// been answered before.
+    /// The same, after something was changed that the supplier is to see: a ring that seems to be pending may
+    /// have been answered before.
     pub(super) fn ring_surely(&self, row: usize) {
         if self.row(row, row::BELL).swap(1, Ordering::AcqRel) == 0 {
             self.words.wake(number(row, row::BELL));
