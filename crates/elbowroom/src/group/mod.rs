@@ -3,7 +3,7 @@
 //!
 //! [`Frames`] are frames with their charge, and what the manager trades in: they come from
 //! [`Groups::alloc`] and end in [`Groups::free`]. Between them the charge cannot be forgotten, and only
-//! [`Groups::recharge`] changes it: a caller that needs the bare extent, for a device, keeps the [`Charge`]
+//! [`Groups::charge_to_root`] changes it: a caller that needs the bare extent, for a device, keeps the [`Charge`]
 //! and has to join the two again.
 //!
 //! `tree` has the groups and which is above which, `charge` what each uses, `limits` what it may use and
@@ -58,7 +58,7 @@ impl GroupId {
     #[cfg(test)]
     pub const OTHER: Self = Self { index: 1, life: 0 };
 
-    /// Its place in tables of groups, below [`MAX_GROUPS`].
+    /// Its place in tables of groups, below [`MAX_GROUPS`](crate::config::MAX_GROUPS).
     pub(crate) fn index(self) -> usize {
         usize::from(self.index)
     }
