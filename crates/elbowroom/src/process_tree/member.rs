@@ -265,7 +265,8 @@ impl Member {
 
     /// Pages that all processes may take together. A guess.
     pub(crate) fn room(&self) -> usize {
-        self.tree.room().min(self.tree.each().saturating_sub(self.has()))
+        let most = self.tree.each().min(self.tree.max());
+        self.tree.room().min(most.saturating_sub(self.has()))
     }
 
     /// Takes so many pages. `false`, and none are taken: the tree has not so many left.
@@ -278,7 +279,9 @@ impl Member {
             // The others do not see what it has.
             None => self.tree.max() / PART_WITHOUT,
         };
-        let fits = used + pages <= self.tree.max() && own + pages <= each;
+        // Pages that it shares now may all be its own later: never more than the budget, even so.
+        let most = self.tree.max();
+        let fits = used + pages <= most && own + pages <= each.min(most);
         if fits {
             self.has.fetch_add(pages, Ordering::Relaxed);
         }
