@@ -33,6 +33,9 @@ mod group {
     pub struct Pause;
 
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+    pub struct OverLimit;
+
+    #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct GroupId;
 
     impl GroupId {
