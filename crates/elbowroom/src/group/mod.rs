@@ -3,8 +3,8 @@
 //!
 //! [`Frames`] are frames with their charge, and what the manager trades in: they come from
 //! [`Groups::alloc`] and end in [`Groups::free`]. Between them the charge cannot be forgotten, and only
-//! [`Groups::charge_to_root`] changes it: a caller that needs the bare extent, for a device, keeps the [`Charge`]
-//! and has to join the two again.
+//! [`Groups::charge_to_root`] changes it: a caller that needs the bare extent, for a device, keeps the
+//! [`Charge`] and has to join the two again.
 //!
 //! `tree` has the groups and which is above which, `charge` what each uses, `limits` what it may use and
 //! what is protected of it, `stat` what is counted. What exceeding a limit means is not decided here: not

@@ -112,8 +112,8 @@ impl Lruvec {
         self.add_as(folio, list, pages);
     }
 
-    /// Lists a folio that is in no list, unless it is dead. The folio counts as so many pages: as a sample, it
-    /// stands for others, too.
+    /// Lists a folio that is in no list, unless it is dead. The folio counts as so many pages: as a sample,
+    /// it stands for others, too.
     #[track_caller]
     pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
         self.change(|lists| push(lists, folio, list, pages));
