@@ -5,12 +5,14 @@
 //! registered with the userfaultfd, because the way home of a page is a MOVE whose destination must be
 //! registered; so no thread may touch the home of a page that is away: that would be a fault.
 
+mod allowance;
 mod lanes;
 
+pub use self::allowance::Allowance;
 use self::lanes::{Claim, Lanes};
 use crate::buddy::Buddy;
 use crate::uffd::{Protection, Uffd};
-use crate::{Extent, MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
+use crate::{Extent, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Condvar, LockClass, LockStats, Mutex, thread, time::Duration};
 use rustix::io::Errno;
@@ -24,38 +26,6 @@ const BLOCK_BYTES: usize = BLOCK_PAGES << PAGE_SHIFT;
 
 /// How long a thread that waits for a block sleeps at most before it looks again: a bound, not a poll.
 const GROWTH_BOUND: Duration = Duration::from_millis(50);
-
-/// How much memory an arena may have.
-pub struct Allowance<'a>(pub(crate) &'a Arena);
-
-impl Allowance<'_> {
-    /// From now on no more frames have memory than have some now, and than [`Allowance::add`] adds.
-    pub fn restrict(&self) {
-        self.0.restrict_frames();
-    }
-
-    /// So many frames more may have memory.
-    pub fn add(&self, frames: usize) {
-        self.0.allow_frames(frames);
-    }
-
-    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames
-    /// may have memory from now on. What may be populated and is not goes first.
-    pub fn give(&self, most: usize) -> usize {
-        self.0.give_frames(most)
-    }
-
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
-    pub fn withhold(&self, most: usize) -> usize {
-        self.0.withhold(most)
-    }
-
-    /// Frames that were given up for good.
-    pub fn withheld(&self) -> usize {
-        self.0.withheld()
-    }
-}
 
 pub(crate) struct Arena {
     /// The reserved addresses, the room to align the base included.
@@ -179,77 +149,6 @@ impl Arena {
     /// Whether the arena has not reached its size, nor as much as it may have. A guess: nothing is locked.
     pub(crate) fn can_grow(&self) -> bool {
         self.ungrown.load(Ordering::Relaxed) > 0
-    }
-
-    /// From now on no more frames have memory than have some now, and than [`Arena::allow_frames`] adds.
-    pub(crate) fn restrict_frames(&self) {
-        let mut state = self.state.lock();
-        state.allowed = state.held;
-        self.publish(&state);
-    }
-
-    /// So many frames more may have memory.
-    pub(crate) fn allow_frames(&self, frames: usize) {
-        let mut state = self.state.lock();
-        state.allowed = state.allowed.saturating_add(frames);
-        self.publish(&state);
-    }
-
-    /// Gives the memory of at most so many free frames to the kernel: as many fewer may have some from now
-    /// on. What may be populated and is not goes first. Tells how many frames it gave.
-    pub(crate) fn give_frames(&self, most: usize) -> usize {
-        let mut state = self.state.lock();
-        let unused = state.allowed.saturating_sub(state.held).min(most);
-        let empty = state.unbacked.len().min(most - unused);
-        let kept = state.unbacked.len() - empty;
-        let mut homes = state.unbacked.split_off(kept);
-        let mut left = most - unused - empty;
-        let mut taken = Vec::new();
-        // The largest runs first, so that the kernel has few requests.
-        for order in (0..=MAX_ORDER).rev() {
-            while left >> order > 0
-                && let Some(first) = state.buddy.take(order)
-            {
-                state.note_used(first, order);
-                taken.push((first, order));
-                left -= 1 << order;
-            }
-        }
-        let given = most - left - unused;
-        state.held -= given;
-        state.allowed = state.allowed.saturating_sub(unused + given);
-        self.publish(&state);
-        drop(state);
-        for (first, order) in taken {
-            let start = self.base + ((first as usize) << PAGE_SHIFT);
-            let len = PAGE_SIZE << order;
-            // SAFETY: the frames were free, and are not allocated before they are in `absent`.
-            let _ = unsafe { mm::madvise(start as *mut _, len, Advice::LinuxDontNeed) };
-            homes.extend((start..start + len).step_by(PAGE_SIZE));
-        }
-        self.populated.fetch_sub(given, Ordering::Relaxed);
-        let mut state = self.state.lock();
-        state.absent.append(&mut homes);
-        self.publish(&state);
-        unused + given
-    }
-
-    /// Takes back memory for at most a block of frames that was given away. `is_registered`: a home gets its
-    /// memory by a request to the userfaultfd when its frame is wanted. `false`: there are none, or no more
-    /// may have memory.
-    fn take_back(&self, state: &mut State, is_registered: bool) -> bool {
-        let most = state.allowed.saturating_sub(state.held).min(BLOCK_PAGES).min(state.absent.len());
-        let rest = state.absent.len() - most;
-        let homes = state.absent.split_off(rest);
-        state.held += most;
-        self.populated.fetch_add(most, Ordering::Relaxed);
-        if is_registered {
-            state.unbacked.extend(homes);
-        } else {
-            homes.into_iter().for_each(|home| state.buddy.release(self.frame_at(home), 0));
-        }
-        self.publish(state);
-        most > 0
     }
 
     /// Frames that are free without growing, unbacked ones included. A guess: nothing is locked.
@@ -384,35 +283,6 @@ impl Arena {
     pub(crate) fn free_frames(&self) -> usize {
         let state = self.state.lock();
         state.buddy.free_frames() + state.unbacked.len() + state.absent.len() + state.lanes.ungrown()
-    }
-
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
-    pub(crate) fn withhold(&self, most: usize) -> usize {
-        let mut state = self.state.lock();
-        let mut ungrown = state.lanes.withhold(most);
-        let absent = state.absent.len().min(most - ungrown);
-        let kept = state.absent.len() - absent;
-        state.absent.truncate(kept);
-        ungrown += absent;
-        let empty = state.unbacked.len().min(most - ungrown);
-        let kept = state.unbacked.len() - empty;
-        state.unbacked.truncate(kept);
-        let left = most - ungrown - empty;
-        let taken: Vec<u32> = std::iter::from_fn(|| state.buddy.take(0)).take(left).collect();
-        state.held -= empty + taken.len();
-        self.publish(&state);
-        drop(state);
-        for first in &taken {
-            let start = self.base + ((*first as usize) << PAGE_SHIFT);
-            // SAFETY: the frame was free, and is never allocated again. A stray read of it would find
-            // zeros.
-            let _ = unsafe { mm::madvise(start as *mut _, PAGE_SIZE, Advice::LinuxDontNeed) };
-        }
-        self.populated.fetch_sub(empty + taken.len(), Ordering::Relaxed);
-        let all = ungrown + empty + taken.len();
-        self.withheld.fetch_add(all, Ordering::Relaxed);
-        all
     }
 
     /// Frames that were given up.
@@ -584,46 +454,6 @@ fn reserve_by(len: usize, start: usize, place: MapFlags) -> Result<usize, Errno>
 mod tests {
     use super::*;
     use elbowroom_sync::time::Instant;
-
-    /// Memory goes to the kernel and comes back, and no frame is there twice or lost.
-    #[test]
-    fn what_is_given_away_comes_back() {
-        const FRAMES: usize = 10 * BLOCK_PAGES;
-        let arena = Arena::new(FRAMES, &LockStats::new()).unwrap();
-        arena.restrict_frames();
-        assert_eq!((arena.grow(None, || ()), arena.can_grow()), (Ok(false), false));
-        let mut random = fastrand::Rng::with_seed(5);
-        let (mut held, mut allowed) = (Vec::<Extent>::new(), 0);
-        for turn in 0..20_000_u64 {
-            match random.u32(0..100) {
-                0..10 => {
-                    let more = random.usize(1..2 * BLOCK_PAGES).min(FRAMES - allowed);
-                    arena.allow_frames(more);
-                    allowed += more;
-                }
-                10..30 => while random.bool() && arena.grow(None, || ()).unwrap() {},
-                30..60 => held.extend(arena.alloc(random.u8(0..=6)).into_iter().map(|mut extent| {
-                    extent.clear();
-                    assert!(extent.bytes().iter().all(|byte| *byte == 0));
-                    extent.bytes_mut().fill(turn as u8);
-                    extent
-                })),
-                60..90 if !held.is_empty() => arena.free(held.swap_remove(random.usize(..held.len()))),
-                _ => {
-                    let given = arena.give_frames(random.usize(1..BLOCK_PAGES));
-                    allowed -= given;
-                }
-            }
-            let (populated, used) = (arena.populated_frames(), held.iter().map(Extent::pages).sum::<usize>());
-            assert!(populated <= allowed);
-            assert_eq!(arena.frames_at_hand() + used, populated);
-        }
-        arena.allow_frames(FRAMES - allowed);
-        while arena.grow(None, || ()).unwrap() {}
-        held.extend(std::iter::from_fn(|| arena.alloc(0)));
-        assert_eq!(held.iter().map(Extent::pages).sum::<usize>(), FRAMES);
-        held.into_iter().for_each(|extent| arena.free(extent));
-    }
 
     /// Threads clear memory side by side, and each frame is there once. On one processor a thread is alone.
     #[test]

@@ -1,7 +1,8 @@
 //! A process of a run, and what it has of the budget.
 
 use super::choice::{self, KEPT, LEAST};
-use super::table::{ProcessTree, ProcessUse, TreeLock, row};
+use super::table::{ProcessTree, TreeLock, row};
+use super::view::ProcessUse;
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{boot_time, own_name, own_pid, shared_anonymous_pages};
 use elbowroom_sync::Arc;
@@ -14,8 +15,9 @@ const ASK_PAUSE: Duration = Duration::from_millis(2);
 const NO_BELL: Duration = Duration::from_millis(1);
 /// A process without a row may have one part in so many of the budget.
 const PART_WITHOUT: usize = 16;
-/// How often a process counts the pages that others have, too, while there may be some.
-pub(crate) const LOOK_AT_SHARED: Duration = Duration::from_millis(100);
+/// The shortest and the longest pause between two counts of the pages that others have, too.
+const LOOK_AT_SHARED: Duration = Duration::from_millis(100);
+const LOOK_SELDOM: Duration = Duration::from_secs(2);
 /// In the place of a row: none.
 const NO_ROW: usize = usize::MAX;
 
@@ -34,14 +36,15 @@ pub struct Member {
     paid: AtomicUsize,
     /// Pages of the run's swap that it has.
     swap: AtomicUsize,
-    /// The process has left the run.
+    /// The process has left the run, or executes a program.
     left: AtomicBool,
     /// The turns of the lock that this process has had.
     turns: AtomicU32,
-    /// It is in another namespace of process ids than the run: it sees none of the others.
+    /// The process is in another namespace of process ids than the run: it sees none of the others.
     is_apart: AtomicBool,
-    /// It may have pages that its parent or a child of it has, too, and so many, by their parts.
+    /// Its parent, or a child of it, may have some of its pages, too.
     shares: AtomicBool,
+    /// How many of its pages count as others', when each process has its part of a page.
     shared: AtomicUsize,
     noted: Noted,
 }
@@ -54,8 +57,9 @@ struct Noted {
     /// Pages that had come back when the cost was noted, and when that was.
     refaults: AtomicU64,
     cost_at: AtomicU64,
-    /// The pages that are shared were counted.
-    shared_at: AtomicU64,
+    /// The pages that are shared are to be counted next, and the pause before that.
+    look_at: AtomicU64,
+    look_pause: AtomicU64,
     /// What the parent had counted when the process was forked.
     base: [AtomicU64; ProcessUse::WORDS],
 }
@@ -140,8 +144,7 @@ impl Member {
     }
 
     /// In a forked child that goes on with a copy of its parent's manager: it has its parent's pages, but for
-    /// those that both have still.
-    /// What its parent has counted so far, `used`, is not counted again.
+    /// those that both have still. What its parent has counted so far, `used`, is not counted again.
     pub fn charge_copy(&self, used: &ProcessUse) {
         self.noted.base.iter().zip(used.words()).for_each(|(base, word)| base.store(word, Ordering::Relaxed));
         self.shares();
@@ -150,30 +153,38 @@ impl Member {
 
     /// A forked process may have the same pages as this one from now on.
     pub fn shares(&self) {
+        self.noted.look_at.store(0, Ordering::Relaxed);
+        self.noted.look_pause.store(0, Ordering::Relaxed);
         self.shares.store(true, Ordering::Release);
-        self.noted.shared_at.store(0, Ordering::Relaxed);
     }
 
-    /// Counts the pages that other processes have, too, if there may be some, and not more often than every
-    /// [`LOOK_AT_SHARED`]. Stores end the sharing of a page, and this process does not see them. Tells
-    /// whether to look again soon.
-    pub(crate) fn count_shared(&self) -> bool {
+    /// Counts the pages that other processes have, too, if there may be some and the time for that has come.
+    /// A store ends the sharing of a page, and no process sees that. `None`: nothing is shared. Else the time
+    /// until the next look: at least [`LOOK_AT_SHARED`], and a hundred times what a look takes; twice as long
+    /// after each look that found no change, up to [`LOOK_SELDOM`].
+    pub(crate) fn count_shared(&self) -> Option<Duration> {
         if !self.shares.load(Ordering::Acquire) {
-            return false;
+            return None;
         }
-        let now = boot_time();
-        let before = self.noted.shared_at.load(Ordering::Relaxed);
-        if now.saturating_sub(before) >= LOOK_AT_SHARED.as_nanos() as u64 {
-            self.noted.shared_at.store(now, Ordering::Relaxed);
-            let shared = shared_anonymous_pages();
-            self.shared.store(shared, Ordering::Relaxed);
-            // Some pages of any process are others', too: its stack's, its loader's.
-            if shared < LEAST {
-                self.shares.store(false, Ordering::Release);
-            }
-            self.charge(0);
+        let (now, due) = (boot_time(), self.noted.look_at.load(Ordering::Relaxed));
+        if now < due {
+            return Some(Duration::from_nanos(due - now));
         }
-        true
+        let shared = shared_anonymous_pages();
+        let before = self.shared.swap(shared, Ordering::Relaxed);
+        // Some pages of any process are others', too: its stack's, its loader's.
+        if shared < LEAST {
+            self.shares.store(false, Ordering::Release);
+        }
+        self.charge(0);
+        let took = Duration::from_nanos(boot_time().saturating_sub(now));
+        let is_same = before.abs_diff(shared) <= before / 64;
+        let last = Duration::from_nanos(self.noted.look_pause.load(Ordering::Relaxed));
+        let pause = if is_same { (2 * last).min(LOOK_SELDOM) } else { LOOK_AT_SHARED };
+        let pause = pause.max(LOOK_AT_SHARED).max(100 * took);
+        self.noted.look_pause.store(pause.as_nanos() as u64, Ordering::Relaxed);
+        self.noted.look_at.store(now + pause.as_nanos() as u64, Ordering::Relaxed);
+        Some(pause)
     }
 
     /// The process has nothing any more: its manager is gone, or it is a forked child that does not go on
@@ -358,7 +369,9 @@ impl Member {
         self.free_the_dead();
         let Some(own) = self.own_row() else { return };
         // A process that was killed may have left a wrong figure of what is left.
-        self.charge(0);
+        let lock = self.lock();
+        self.tell(Some(own));
+        drop(lock);
         if self.has_room() || self.has() + LEAST > self.tree.each() {
             return;
         }

@@ -18,11 +18,12 @@
 mod choice;
 mod member;
 mod table;
+mod view;
 
 pub(crate) use choice::{BLOCK, KEPT};
-pub(crate) use member::LOOK_AT_SHARED;
 pub use member::Member;
-pub use table::{ProcessRow, ProcessTree, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
+pub use table::ProcessTree;
+pub use view::{ProcessRow, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
 
 #[cfg(all(test, not(shuttle)))]
 mod tests;

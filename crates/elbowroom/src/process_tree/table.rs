@@ -1,6 +1,7 @@
 //! The table: its words, its rows, its lock.
 
 use super::choice::Share;
+use super::view::{ProcessUse, TreeLimits};
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{
     Errno, PAGE_SIZE, SharedWords, boot_time, pid_namespace, process_exists, process_started,
@@ -30,34 +31,34 @@ const LOOK_FOR_DEAD: Duration = Duration::from_millis(50);
 const ANSWER_BOUND: Duration = Duration::from_millis(100);
 
 /// Words of the head.
-mod head {
-    pub(super) const MAGIC: usize = 0;
+pub(super) mod head {
+    pub(in crate::process_tree) const MAGIC: usize = 0;
     /// Pages that all processes may have.
-    pub(super) const MAX: usize = 1;
+    pub(in crate::process_tree) const MAX: usize = 1;
     /// Pages that one process may have.
-    pub(super) const EACH: usize = 2;
+    pub(in crate::process_tree) const EACH: usize = 2;
     /// Pages that may be in swap.
-    pub(super) const SWAP_MAX: usize = 3;
+    pub(in crate::process_tree) const SWAP_MAX: usize = 3;
     /// Pages that can be taken: a guess, for those who look without the lock.
-    pub(super) const ROOM: usize = 4;
+    pub(in crate::process_tree) const ROOM: usize = 4;
     /// The lock: 0, or the number of its owner's turn.
-    pub(super) const LOCK: usize = 5;
+    pub(in crate::process_tree) const LOCK: usize = 5;
     /// All rows in use are below this one.
-    pub(super) const ROWS_USED: usize = 6;
+    pub(in crate::process_tree) const ROWS_USED: usize = 6;
     /// When dead processes were looked for, in nanoseconds since the boot.
-    pub(super) const LOOKED: usize = 7;
+    pub(in crate::process_tree) const LOOKED: usize = 7;
     /// When the run began, in nanoseconds since the boot.
-    pub(super) const BEGAN: usize = 8;
+    pub(in crate::process_tree) const BEGAN: usize = 8;
     /// The most pages that all had at a time.
-    pub(super) const PEAK: usize = 9;
+    pub(in crate::process_tree) const PEAK: usize = 9;
     /// How many processes have entered.
-    pub(super) const PROCESSES: usize = 10;
+    pub(in crate::process_tree) const PROCESSES: usize = 10;
     /// The most pages that all could have at any time of the run.
-    pub(super) const MAX_SO_FAR: usize = 11;
+    pub(in crate::process_tree) const MAX_SO_FAR: usize = 11;
     /// The namespace in which the ids of the processes count.
-    pub(super) const NAMESPACE: usize = 12;
+    pub(in crate::process_tree) const NAMESPACE: usize = 12;
     /// What processes that have ended had counted.
-    pub(super) const ENDED: usize = 16;
+    pub(in crate::process_tree) const ENDED: usize = 16;
 }
 
 /// Words of a row.
@@ -90,131 +91,6 @@ pub(super) mod row {
     pub(in crate::process_tree) const USE: usize = 13;
     /// When it noted that, in nanoseconds since the boot.
     pub(in crate::process_tree) const NOTED: usize = 20;
-}
-
-/// What a process has counted so far.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
-pub struct ProcessUse {
-    /// Page faults.
-    pub faults: u64,
-    /// Of these, faults that needed I/O.
-    pub major_faults: u64,
-    /// Pages that came back after they had gone out.
-    pub refaults: u64,
-    /// Bytes read from files.
-    pub read_bytes: u64,
-    /// Bytes written to files.
-    pub written_bytes: u64,
-    /// Pages that came in from swap.
-    pub swapped_in: u64,
-    /// Pages that went out to swap.
-    pub swapped_out: u64,
-}
-
-impl ProcessUse {
-    pub(super) const WORDS: usize = 7;
-
-    pub(super) fn words(&self) -> [u64; Self::WORDS] {
-        let Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out } =
-            *self;
-        [faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out]
-    }
-
-    pub(super) fn of(words: [u64; Self::WORDS]) -> Self {
-        let [faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out] = words;
-        Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out }
-    }
-
-    /// What was counted after `before`.
-    pub(super) fn since(&self, before: &Self) -> Self {
-        let (all, before) = (self.words(), before.words());
-        Self::of(std::array::from_fn(|at| all[at].saturating_sub(before[at])))
-    }
-
-    /// The sum of both.
-    pub fn and(&self, other: &Self) -> Self {
-        let (one, other) = (self.words(), other.words());
-        Self::of(std::array::from_fn(|at| one[at].wrapping_add(other[at])))
-    }
-}
-
-/// The limits of a run.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct TreeLimits {
-    /// Bytes that all processes together may have.
-    pub max: u64,
-    /// Bytes that one process may have; `None`: as all.
-    pub each: Option<u64>,
-    /// Bytes that may be in swap.
-    pub swap_max: u64,
-}
-
-/// A process of a run, as its row says.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct ProcessRow {
-    /// Its id.
-    pub pid: u32,
-    /// Its name, as the kernel has it.
-    pub name: String,
-    /// Bytes that it has, and the most that it had.
-    pub bytes: u64,
-    /// The most bytes that it had at a time.
-    pub peak_bytes: u64,
-    /// Bytes that it has in swap.
-    pub swap_bytes: u64,
-    /// Bytes of it that are protected from others.
-    pub low_bytes: u64,
-    /// Bytes that others want of it.
-    pub asked_bytes: u64,
-    /// For how long it has been there.
-    pub age: Duration,
-    /// Pages that came back lately, for each 1,024 that it has, in a second.
-    pub cost: u64,
-    /// What it has counted.
-    pub used: ProcessUse,
-    /// When it noted that, since the run began. `None`: never, since it has no manager yet.
-    pub noted: Option<Duration>,
-}
-
-/// A run at a moment, in a few figures.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, serde::Serialize)]
-pub struct RunTotals {
-    /// Bytes that all processes together may have.
-    pub max_bytes: u64,
-    /// Bytes that they have.
-    pub bytes: u64,
-    /// The most bytes that they had at a time.
-    pub peak_bytes: u64,
-    /// Bytes that they may have in swap.
-    pub swap_max_bytes: u64,
-    /// Bytes that they have in swap.
-    pub swap_bytes: u64,
-    /// How many processes there were so far.
-    pub processes: u64,
-    /// What all processes have counted.
-    #[serde(flatten)]
-    pub used: ProcessUse,
-}
-
-/// A run at a moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct TreeSnapshot {
-    /// The limits.
-    pub limits: TreeLimits,
-    /// Bytes that all processes have.
-    pub bytes: u64,
-    /// The most bytes that all had at a time.
-    pub peak_bytes: u64,
-    /// Bytes in swap.
-    pub swap_bytes: u64,
-    /// For how long the run has lasted.
-    pub age: Duration,
-    /// How many processes there were so far.
-    pub processes: u64,
-    /// What processes that have ended had counted.
-    pub ended: ProcessUse,
-    /// The processes that are there, in the order of their rows.
-    pub rows: Vec<ProcessRow>,
 }
 
 /// The table of a run.
@@ -459,13 +335,7 @@ impl ProcessTree {
         if self.owner(row) != pid {
             return;
         }
-        for word in 0..ProcessUse::WORDS {
-            let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
-            self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
-        }
-        for word in (row::SINCE..row::USE).chain([row::NOTED]) {
-            self.row(row, word).store(0, Ordering::Relaxed);
-        }
+        self.empty(row);
         let owner = self.row(row, row::OWNER);
         let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
@@ -485,7 +355,7 @@ impl ProcessTree {
             let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
             self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
         }
-        for word in row::SINCE..row::USE {
+        for word in (row::SINCE..row::USE).chain([row::NOTED]) {
             self.row(row, word).store(0, Ordering::Relaxed);
         }
     }
@@ -541,69 +411,6 @@ impl ProcessTree {
         }
         self.row(row, row::NOTED).store(boot_time(), Ordering::Relaxed);
     }
-
-    /// The run so far, in a few figures. Allocates nothing.
-    pub fn totals(&self) -> RunTotals {
-        let head = |word| self.head(word).load(Ordering::Relaxed);
-        let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
-        let ended = ProcessUse::of(std::array::from_fn(|at| head(head::ENDED + at)));
-        let rows = self.rows().filter(|row| self.owner(*row) != 0);
-        RunTotals {
-            max_bytes: bytes(head(head::MAX)),
-            bytes: bytes(self.used() as u64),
-            peak_bytes: bytes(head(head::PEAK)),
-            swap_max_bytes: bytes(head(head::SWAP_MAX)),
-            swap_bytes: bytes(self.swap_used() as u64),
-            processes: head(head::PROCESSES),
-            used: rows.map(|row| self.row_use(row)).fold(ended, |sum, used| sum.and(&used)),
-        }
-    }
-
-    fn row_use(&self, row: usize) -> ProcessUse {
-        ProcessUse::of(std::array::from_fn(|at| self.row(row, row::USE + at).load(Ordering::Relaxed)))
-    }
-
-    /// The run as it is now. Rows may change while it is taken.
-    pub fn snapshot(&self) -> TreeSnapshot {
-        let bytes = |pages: u64| pages.saturating_mul(PAGE_SIZE as u64);
-        let head = |word| self.head(word).load(Ordering::Relaxed);
-        let age = |since: u64| Duration::from_nanos(boot_time().saturating_sub(since));
-        let row = |row: usize| {
-            let word = |word| self.row(row, word).load(Ordering::Relaxed);
-            let pid = self.owner(row);
-            (pid != 0).then(|| ProcessRow {
-                pid,
-                name: name_of([word(row::NAME), word(row::NAME + 1)]),
-                bytes: bytes(self.has(row) as u64),
-                peak_bytes: bytes(word(row::PEAK)),
-                swap_bytes: bytes(word(row::SWAP)),
-                low_bytes: bytes(word(row::LOW)),
-                asked_bytes: bytes(word(row::ASKED)),
-                age: age(word(row::SINCE)),
-                cost: word(row::COST),
-                used: self.row_use(row),
-                noted: Some(word(row::NOTED))
-                    .filter(|noted| *noted > 0)
-                    .map(|noted| Duration::from_nanos(noted.saturating_sub(head(head::BEGAN)))),
-            })
-        };
-        let rows: Vec<_> = self.rows().filter_map(row).collect();
-        let each = head(head::EACH);
-        TreeSnapshot {
-            limits: TreeLimits {
-                max: bytes(head(head::MAX)),
-                each: (each != u64::MAX).then(|| bytes(each)),
-                swap_max: bytes(head(head::SWAP_MAX)),
-            },
-            bytes: rows.iter().map(|row| row.bytes).sum(),
-            peak_bytes: bytes(head(head::PEAK)),
-            swap_bytes: rows.iter().map(|row| row.swap_bytes).sum(),
-            age: age(head(head::BEGAN)),
-            processes: head(head::PROCESSES),
-            ended: ProcessUse::of(std::array::from_fn(|at| head(head::ENDED + at))),
-            rows,
-        }
-    }
 }
 
 /// The number of a row's word in the table.
@@ -616,12 +423,6 @@ fn is_there(pid: u32, since: u64) -> bool {
     process_started(pid).is_some_and(|started| started <= since)
 }
 
-fn name_of(words: [u64; 2]) -> String {
-    let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-    let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
-    String::from_utf8_lossy(&bytes[..len]).into_owned()
-}
-
 /// The table's lock, until it is dropped.
 pub(super) struct TreeLock<'a> {
     word: &'a AtomicU64,
@@ -632,47 +433,5 @@ impl Drop for TreeLock<'_> {
     fn drop(&mut self) {
         // Another process may have taken it.
         let _ = self.word.compare_exchange(self.turn, 0, Ordering::Release, Ordering::Relaxed);
-    }
-}
-
-#[cfg(all(test, not(shuttle)))]
-mod tests {
-    use super::super::Member;
-    use super::*;
-
-    /// A process that has more than a smaller `max` gives the difference back.
-    #[test]
-    fn a_smaller_max_does_not_hide_what_a_process_has() {
-        let page = PAGE_SIZE as u64;
-        let limits = TreeLimits { max: 10_000 * page, each: None, swap_max: 0 };
-        let file = tempfile::tempfile().unwrap();
-        let tree = ProcessTree::create(&file, &limits).unwrap();
-        let member = Member::enter(ProcessTree::open(&file).unwrap().into());
-        assert!(member.take(9_000));
-        tree.set_max(4_000 * page);
-        assert_eq!((tree.totals().bytes, member.wanted()), (9_000 * page, 5_000));
-        member.give(5_000);
-        assert_eq!((tree.totals().bytes, member.wanted()), (4_000 * page, 0));
-        tree.row(0, row::HAS).store(u64::MAX, Ordering::Relaxed);
-        assert_eq!(tree.totals().bytes, 10_000 * page, "no row has more than all ever could");
-    }
-
-    #[test]
-    fn a_row_says_when_it_was_noted() {
-        let limits = TreeLimits { max: 1 << 30, each: None, swap_max: 0 };
-        let file = tempfile::tempfile().unwrap();
-        let tree = ProcessTree::create(&file, &limits).unwrap();
-        let member = Member::enter(ProcessTree::open(&file).unwrap().into());
-        assert_eq!(tree.snapshot().rows[0].noted, None);
-        member.note_use(&ProcessUse { faults: 7, ..ProcessUse::default() });
-        let snapshot = tree.snapshot();
-        let first = snapshot.rows[0].noted.unwrap();
-        assert!(first <= snapshot.age && snapshot.rows[0].used.faults == 7);
-        std::thread::sleep(Duration::from_millis(2));
-        member.note_use(&ProcessUse::default());
-        assert!(tree.snapshot().rows[0].noted.unwrap() >= first + Duration::from_millis(2));
-        member.leave();
-        member.came_back();
-        assert_eq!(tree.snapshot().rows[0].noted, None, "another process may have the row");
     }
 }

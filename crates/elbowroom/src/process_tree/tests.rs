@@ -2,12 +2,12 @@
 
 use super::*;
 use elbowroom_machine::PAGE_SIZE;
-use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, thread};
 use std::fs::{File, OpenOptions};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
 
 const BOUND: Duration = Duration::from_secs(20);
 /// In the environment of a child: the path of the table.
@@ -27,7 +27,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let began = Instant::now();
     while !done() {
         assert!(began.elapsed() < BOUND, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
+        thread::sleep(Duration::from_millis(2));
     }
 }
 
@@ -198,7 +198,7 @@ fn a_killed_process_leaves_nothing_behind() {
         let at = random.usize(..children.len());
         let pid = children[at].id();
         wait_until("the child takes nothing", || has_row(pid));
-        std::thread::sleep(Duration::from_micros(random.u64(..2_000)));
+        thread::sleep(Duration::from_micros(random.u64(..2_000)));
         children[at].kill().unwrap();
         if turn % 2 == 0 {
             // Else only its exit status is left.
@@ -221,4 +221,40 @@ fn a_killed_process_leaves_nothing_behind() {
     });
     assert_eq!(tree.snapshot().rows.len(), 1);
     assert!(own.is_last() && tree.is_in_use());
+}
+
+/// A process that has more than a smaller `max` gives the difference back.
+#[test]
+fn a_smaller_max_does_not_hide_what_a_process_has() {
+    let page = PAGE_SIZE as u64;
+    let limits = TreeLimits { max: 10_000 * page, each: None, swap_max: 0 };
+    let file = tempfile::tempfile().unwrap();
+    let tree = ProcessTree::create(&file, &limits).unwrap();
+    let member = Member::enter(ProcessTree::open(&file).unwrap().into());
+    assert!(member.take(9_000));
+    tree.set_max(4_000 * page);
+    assert_eq!((tree.totals().bytes, member.wanted()), (9_000 * page, 5_000));
+    member.give(5_000);
+    assert_eq!((tree.totals().bytes, member.wanted()), (4_000 * page, 0));
+    tree.row(0, table::row::HAS).store(u64::MAX, Ordering::Relaxed);
+    assert_eq!(tree.totals().bytes, 10_000 * page, "no row has more than all ever could");
+}
+
+#[test]
+fn a_row_says_when_it_was_noted() {
+    let limits = TreeLimits { max: 1 << 30, each: None, swap_max: 0 };
+    let file = tempfile::tempfile().unwrap();
+    let tree = ProcessTree::create(&file, &limits).unwrap();
+    let member = Member::enter(ProcessTree::open(&file).unwrap().into());
+    assert_eq!(tree.snapshot().rows[0].noted, None);
+    member.note_use(&ProcessUse { faults: 7, ..ProcessUse::default() });
+    let snapshot = tree.snapshot();
+    let first = snapshot.rows[0].noted.unwrap();
+    assert!(first <= snapshot.age && snapshot.rows[0].used.faults == 7);
+    thread::sleep(Duration::from_millis(2));
+    member.note_use(&ProcessUse::default());
+    assert!(tree.snapshot().rows[0].noted.unwrap() >= first + Duration::from_millis(2));
+    member.leave();
+    member.came_back();
+    assert_eq!(tree.snapshot().rows[0].noted, None, "another process may have the row");
 }

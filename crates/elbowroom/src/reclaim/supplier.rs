@@ -7,7 +7,7 @@ use crate::group::GroupId;
 use crate::page::Ready;
 use crate::pause::Bell;
 use crate::platform::Platform;
-use crate::process_tree::{BLOCK, LOOK_AT_SHARED, Member};
+use crate::process_tree::{BLOCK, Member};
 use crate::quiet::Rester;
 use elbowroom_machine::Mmu;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
@@ -57,14 +57,15 @@ pub(crate) struct Supplier<'r, P: Platform>(pub(super) &'r Reclaim<P>);
 impl<P: Platform> Supplier<'_, P> {
     /// The thread that keeps frames at hand, and runs `chores` about once in [`SUPPLY_LOOK`].
     pub(crate) fn run(&self, chores: impl Fn()) {
-        let (mut due, mut shares) = (Instant::now() + SUPPLY_LOOK, false);
+        let (mut due, mut look) = (Instant::now() + SUPPLY_LOOK, SUPPLY_LOOK);
         while !self.0.stop.load(Ordering::Acquire) {
             self.0.rest_if_wanted();
             if !(self.0.wants_to_grow() && self.0.grow_arena()) {
-                self.0.supply.wait(&self.0.stop, if shares { LOOK_AT_SHARED } else { SUPPLY_LOOK });
+                self.0.supply.wait(&self.0.stop, look);
                 self.free_ahead();
             }
-            shares = self.0.run().is_some_and(|run| run.member.count_shared());
+            let shared = self.0.run().and_then(|run| run.member.count_shared());
+            look = shared.map_or(SUPPLY_LOOK, |next| next.min(SUPPLY_LOOK));
             self.give_to_others();
             if Instant::now() >= due {
                 // Folios that were split take more to describe than before, and perhaps no thread asks for
