@@ -1,7 +1,8 @@
-/* Two files, anonymous memory and a block of the heap, each of which is gone through three times and stays
+/* Two files, anonymous memory and a block of the heap, each of which is checked three times and stays
  * mapped to the end, for tests of memory groups.
- *   groups FIRST SECOND MIB   makes the files, of MIB each; as much anonymous memory, and as large a block
- *   groups child FIRST SECOND MIB   the same, in a forked child as well */
+ *   groups FIRST SECOND MIB        makes the files, anonymous memory and the block, of MIB each, and checks
+ *                                  them
+ *   groups child FIRST SECOND MIB  checks them in a forked child, too, and then once more in the parent */
 #include "common.h"
 
 static uint64_t expected(uint64_t seed, size_t page)
@@ -12,7 +13,7 @@ static uint64_t expected(uint64_t seed, size_t page)
 static void fill(uint64_t *words, uint64_t seed, size_t page)
 {
     words[0] = expected(seed, page);
-    /* Not compressible to nothing. */
+    /* Values that do not compress. */
     for (size_t at = 1; at < PAGE / sizeof *words; at++)
         words[at] = words[at - 1] * 0x5851F42D4C957F2Du + seed;
 }

@@ -1,6 +1,6 @@
 /* Keeps anonymous memory until SIGTERM, and checks then that all of it is as it was.
  *   keeps MIB still   stores to all of it once, says "ready", and does nothing more
- *   keeps MIB passes  goes over it page by page after that, again and again, at most 20,000 pages in a second
+ *   keeps MIB passes  then checks it page by page, again and again, at most 20,000 pages in a second
  * Says "whole" at the end. The memory does not compress. */
 #include "common.h"
 

@@ -11,7 +11,7 @@
 
 static const char *self;
 
-/* The value that a page has after so many changes. */
+/* The first word of a page after so many changes. */
 static uint64_t value(uint64_t seed, size_t page, unsigned changes)
 {
     return (seed * 0x9E3779B97F4A7C15u ^ page * 0xC2B2AE3D27D4EB4Fu) + changes;
@@ -29,7 +29,7 @@ static void change(uint8_t *base, size_t pages, uint64_t seed, unsigned changes)
         uint64_t before = changes == 1 ? 0 : value(seed, page, changes - 1);
         CHECK(*word == before, "page %zu has %#lx instead of %#lx", page, *word, before);
         *word = value(seed, page, changes);
-        /* Not compressible to nothing. */
+        /* Half of the page has values that do not compress. */
         for (int at = 1; at < 256; at++)
             word[at] = word[at - 1] * 0x5851F42D4C957F2Du + page;
     }
@@ -85,7 +85,7 @@ static int node(uint64_t seed, size_t most, int depth)
                 execl(self, self, "random", text[0], text[1], text[2], NULL);
                 FAIL("exec: %s", strerror(errno));
             }
-            /* What was inherited is the child's own from here on. */
+            /* The child's changes to inherited pages are its own. */
             verify(base, pages, seed, changes);
             change(base, pages, seed, changes + 1);
             if (how == 1)
@@ -100,7 +100,7 @@ static int node(uint64_t seed, size_t most, int depth)
             int status;
             SYS(waitpid(child, &status, 0));
         } else {
-            /* Beside the child. */
+            /* The parent changes its pages while the child runs. */
             change(base, pages, seed, ++changes);
             ends_well(child);
         }

@@ -5,7 +5,8 @@ use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
 
-/// Runs the program `groups` with a spec, beside the kernel, which validates it.
+/// Runs the program `groups` with a spec, and before that without Elbowroom, which checks the program
+/// itself.
 fn run(variant: Variant, first: &[&str], mib: &str, spec: &str, options: &[&str]) -> Outcome {
     let scratch = Scratch::new();
     let files = ["first.bin", "second.data"].map(|name| scratch.file(name));
@@ -34,7 +35,8 @@ fn figure(outcome: &Outcome, group: &str, key: &str) -> u64 {
     value.as_u64().unwrap_or_else(|| panic!("{group} has no {key}\n{}", outcome.report()))
 }
 
-/// A group with a `max` used most of it, was kept within it, and no access failed for that.
+/// Checks that a group uses at least half of its `max`, and no more than all of it, and that no access has
+/// failed because of the limit.
 fn was_limited(outcome: &Outcome, group: &str, max: u64) {
     let usage = figure(outcome, group, "usage_bytes");
     assert!((max / 2..=max).contains(&usage), "{group} uses {usage}\n{}", outcome.report());
@@ -88,7 +90,7 @@ fn each_kind_of_memory_goes_to_its_group(variant: Variant) {
     let outcome = run(variant, &[], "24", &spec(), &[]);
     for (group, mib) in [("files.first", 2), ("files.second", 3), ("memory", 4), ("blocks", 3)] {
         was_limited(&outcome, group, mib * MIB);
-        // All of 24 MiB came several times.
+        // The 6,144 pages of 24 MiB are accessed in several passes, so more than that many are reclaimed.
         let kinds = ["file.stolen", "anonymous.stolen"].map(|key| figure(&outcome, group, key));
         let [of_kind, of_other] = if group.starts_with("files") { kinds } else { [kinds[1], kinds[0]] };
         assert!(of_kind > 10_000 && of_other == 0, "{group}: {kinds:?}\n{}", outcome.report());
@@ -102,7 +104,8 @@ fn each_kind_of_memory_goes_to_its_group(variant: Variant) {
 }
 behaviour!(each_kind_of_memory_goes_to_its_group: m64, m16, copy, threads, handlers1);
 
-/// Without a rule that fits, memory is the root's; a rule can say so for what a later rule would take.
+/// Memory that no rule fits goes to the root. A rule can send memory there, too, before a later rule takes
+/// it.
 fn what_no_rule_takes_stays_in_the_root(variant: Variant) {
     let spec = "[group.files]\nmax = \"2M\"\n[[rule]]\ngroup = \"root\"\nfile = \"second.*\"\n\
                 [[rule]]\ngroup = \"files\"\nkind = \"file\"\n";
@@ -115,7 +118,7 @@ fn what_no_rule_takes_stays_in_the_root(variant: Variant) {
 }
 behaviour!(what_no_rule_takes_stays_in_the_root: m64);
 
-/// A forked child goes on with its parent's groups, and the parent with its own.
+/// A forked child has the same groups as its parent, and the parent keeps its own.
 fn groups_over_a_fork(variant: Variant) {
     let outcome = run(variant, &["child"], "12", &spec(), &[]);
     for (group, mib) in [("memory", 4), ("blocks", 3)] {
@@ -124,7 +127,7 @@ fn groups_over_a_fork(variant: Variant) {
 }
 behaviour!(groups_over_a_fork: m64);
 
-/// Small blocks of the heap are of the kind, too.
+/// With `--heap all`, small blocks are of the kind heap, too.
 fn all_blocks(variant: Variant) {
     let spec = "[group.blocks]\nmax = \"8M\"\n[[rule]]\ngroup = \"blocks\"\nkind = \"heap\"\n";
     let outcome = run(variant, &[], "24", spec, &["--heap", "all"]);

@@ -1,4 +1,4 @@
-//! `elbowroom top` and `ctl` beside real runs: what they say is so, and what they change changes.
+//! `elbowroom top` and `ctl` with real runs: their figures are right, and their changes take effect.
 
 use std::time::{Duration, Instant};
 
@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use serde_json::Value;
 
 const MIB: u64 = 1 << 20;
-/// How long something may take that takes a second at the most where the machine is idle.
+/// The longest wait for a state that an idle machine reaches within a second.
 const BOUND: Duration = Duration::from_secs(20);
 
 /// The command with these words.
@@ -19,7 +19,8 @@ fn done(words: &[&str]) -> String {
     elbowroom(words).run().success().stdout
 }
 
-/// Checks that the command ends with a code, without a panic, and with a line that says this.
+/// Checks that the command ends with the exit status `code`, without a panic, and with a message that
+/// contains `said`.
 fn refused(words: &[&str], code: i32, said: &str) -> Outcome {
     let outcome = elbowroom(words).run();
     assert_eq!(outcome.status.code(), Some(code), "{}", outcome.report());
@@ -32,7 +33,7 @@ fn json(words: &[&str]) -> Value {
     serde_json::from_str(&done(words)).expect("it is JSON")
 }
 
-/// A run of `keeps`, which has its memory.
+/// Starts a run of `keeps`, and waits until it has all of its memory.
 fn keeps(mib: u64, manner: &str, options: &[&str]) -> Running {
     let arguments = [mib.to_string(), manner.to_owned()];
     let command = Command::new(program("keeps")).args(arguments).variant(Variant::bare());
@@ -41,14 +42,14 @@ fn keeps(mib: u64, manner: &str, options: &[&str]) -> Running {
     running
 }
 
-/// Ends it, and sees that all of its memory is as it was.
+/// Ends a run of `keeps`, which checks that all of its memory is as it was.
 fn ends_whole(running: Running) {
     running.signal(Signal::TERM);
     let outcome = running.finish().success();
     assert!(outcome.stdout.ends_with("whole\n"), "{}", outcome.report());
 }
 
-/// What `ctl stat` says of a run, or of its process with this id.
+/// A figure of a run in `ctl stat`. `id`: that of any process of the run.
 fn stat(id: &str, key: &str) -> u64 {
     let run = json(&["ctl", "stat", id, "--json"]);
     run[key].as_u64().unwrap_or_else(|| panic!("no {key} in {run}"))
@@ -110,7 +111,7 @@ fn a_run_is_listed_and_described_until_it_ends() {
     assert!(said && outcome.status.code() == Some(1), "{}", outcome.report());
 }
 
-/// What the only process of a run has.
+/// A figure of the only process of a run.
 fn stat_row(id: &str, key: &str) -> u64 {
     row(id, id, key)
 }
@@ -128,7 +129,7 @@ fn a_smaller_max_is_reached_and_a_larger_one_is_used() {
         assert_eq!(run["max_bytes"], 48 * MIB);
         assert!(run["bytes"].as_u64() <= Some(48 * MIB) && run["bytes"].as_u64() > Some(8 * MIB), "{run}");
     }
-    // What is out comes back, again and again: `top` sees that.
+    // Pages come back from swap again and again, and `top` shows that.
     let table = done(&["top", "--once", &id]);
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with(&format!("run {id}  keeps  up 0:0")), "{table}");
@@ -162,13 +163,13 @@ fn a_process_gives_memory_back_also_below_its_protection() {
     assert_eq!(stat_row(&id, "low_bytes"), 80 * MIB);
     done(&["ctl", "reclaim", &id, "20M"]);
     assert!(stat(&id, "bytes") <= after - 20 * MIB);
-    // Each process keeps 4 MiB, and takes up to 16 MiB again: what is asked beyond that is no error.
+    // Each process keeps 4 MiB, and takes up to 16 MiB again. To ask for more than the rest is no error.
     done(&["ctl", "reclaim", &id, "1G"]);
     assert!((4 * MIB..=26 * MIB).contains(&stat(&id, "bytes")), "{}", stat(&id, "bytes"));
     ends_whole(running);
 }
 
-/// Two processes of one run: what one wants the other gives, but not what is protected.
+/// A process gives memory to another process of its run, but not its protected memory.
 #[test]
 fn protected_memory_stays() {
     for low in [false, true] {
@@ -267,7 +268,8 @@ fn json_goes_on_until_the_run_ends() {
     }
 }
 
-/// On a terminal: the view is drawn, and a key or a signal leaves the terminal as it was.
+/// On a terminal the view is drawn, and the terminal is as before after a key or a signal has ended the
+/// view.
 #[test]
 fn the_terminal_is_put_back() {
     if !std::path::Path::new("/usr/bin/script").exists() {
@@ -295,7 +297,7 @@ fn the_terminal_is_put_back() {
             assert!(drawn.contains(word), "no {word}: {drawn:?}");
         }
         assert_eq!(drawn.contains("\u{1b}[38;5;"), colour, "{drawn:?}");
-        // `timeout` says 124 of a command that it had to end.
+        // `timeout` exits with 124 if it had to end the command.
         let status = if before.is_empty() { "status 0" } else { "status 124" };
         assert!(text.contains(status) && !text.contains("panicked"), "{text:?}");
         assert_eq!(text.contains("refaults"), keys.contains('?'));

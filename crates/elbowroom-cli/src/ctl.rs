@@ -15,15 +15,16 @@ use crate::runs::{Brief, Run};
 use crate::top::sample::{Row, Sample};
 use crate::top::{clock, print};
 
-/// How long a change is waited for.
+/// How long the command waits for a change to take effect.
 const BOUND: Duration = Duration::from_secs(2);
 const LOOK: Duration = Duration::from_millis(20);
-/// A process that has answered is asked again after so long at the soonest.
+/// The least time between two requests of `ctl reclaim` to a process.
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 
-/// What each process keeps whatever others want, in bytes.
+/// Memory that a process keeps even if other processes ask for it, in bytes.
 const KEPT: u64 = 4 << 20;
-/// What a process takes again at once where the run has room, to have free pages at hand, in bytes.
+/// Memory that a process takes again at once if the run has room, so that it has free pages at hand, in
+/// bytes.
 const AT_HAND: u64 = 16 << 20;
 
 /// Look at runs from scripts, and change their limits while they run
@@ -93,7 +94,7 @@ enum Action {
     },
 }
 
-/// A word of `set`.
+/// An argument of `ctl set`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Word {
     Id(u32),
@@ -148,7 +149,7 @@ impl Change {
     }
 }
 
-/// Does what the command line says.
+/// Runs `elbowroom ctl`.
 pub fn ctl(args: &CtlArgs) -> ExitCode {
     let done = match &args.action {
         Action::List { json } => list(*json),
@@ -167,7 +168,7 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string_pretty(value).map_or_else(|error| error.to_string(), |json| json + "\n")
 }
 
-/// No run is no error: the list is empty.
+/// Lists the runs. Without a run the list is empty, and the command succeeds.
 fn list(as_json: bool) -> Result<(), Failure> {
     let runs: Vec<Brief> = Run::all().iter().map(Run::brief).collect();
     if as_json {
@@ -306,8 +307,9 @@ fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
         || {
             let Ok(row) = row(&run.tree, pid) else { return true };
             let is_due = asked_at.is_none_or(|asked| asked.elapsed() > ASK_AGAIN);
-            // A process gives its free pages first, and takes some again, to have them at hand. It is then
-            // asked for more than is missing, since else it would give and take those pages for ever.
+            // The process gives its free pages first, and then takes some again to have free pages at hand.
+            // So each request asks for twice the multiple of the missing bytes that the last one asked for.
+            // Else the process could give and take the same free pages for ever.
             if row.bytes > least && row.asked_bytes == 0 && is_due {
                 let missing = (row.bytes - least).saturating_mul(1 << times.min(8));
                 run.tree.reclaim(pid, missing.min(row.bytes - KEPT));
@@ -330,7 +332,8 @@ fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
     print(&format!("{changed}\n"))
 }
 
-/// Waits until something is done, for at most [`BOUND`]. `progress`: what is shown on a terminal meanwhile.
+/// Waits until `is_done` gives `true`, for at most [`BOUND`]; returns whether it did. `progress`: the text
+/// that a terminal shows meanwhile.
 fn wait(mut is_done: impl FnMut() -> bool, progress: impl Fn() -> String) -> bool {
     let mut error = io::stderr();
     let is_shown = error.is_terminal();
@@ -344,8 +347,8 @@ fn wait(mut is_done: impl FnMut() -> bool, progress: impl Fn() -> String) -> boo
             break false;
         }
         if is_shown {
-            // The line is removed before it is written anew, and at the end. If it cannot be, that harms
-            // nobody.
+            // The line is erased before it is written anew, and at the end. Errors are ignored: the line
+            // only shows progress.
             let _ = write!(error, "\r\x1b[K{}", progress()).and_then(|()| error.flush());
             was_shown = true;
         }

@@ -1,7 +1,8 @@
 //! The file of `--group`: TOML in, the compact form of `elbowroom_options::GroupSpec` out.
 //!
-//! Here are the lines of keys, and what only TOML has: types of values, and tables in tables. `GroupSpec`
-//! says what a spec means, and what is wrong with it; the preloaded library uses it, too.
+//! This module knows the lines of keys, and what only TOML has: types of values, and tables in tables.
+//! `GroupSpec`, which the preloaded library uses, too, knows what a spec means and finds the mistakes in
+//! it.
 
 use std::fs;
 use std::ops::Range;
@@ -13,8 +14,8 @@ use toml::de::{DeTable, DeValue};
 
 use crate::failure::{Failure, USAGE};
 
-/// The longest compact form, in bytes, as it is in the variable: Linux's limit for one string of the
-/// environment (MAX_ARG_STRLEN, 128 KiB) is for all options together.
+/// The longest compact form, escaped as in the environment variable, in bytes. One variable has all
+/// options, and Linux limits a string of the environment to 128 KiB (MAX_ARG_STRLEN).
 const MOST_BYTES: usize = 96 << 10;
 
 /// The largest file that is read, in bytes.
@@ -41,7 +42,7 @@ pub fn compact(path: &Path, run: &RunFacts) -> Result<String, Failure> {
     let checked = GroupSpec::of(&file.entries).and_then(|spec| spec.check(&file.entries, run));
     checked.map_err(|mistake| wrong(file.wrong(&mistake)))?;
     let compact = GroupSpec::encode(&file.entries);
-    // In the variable, a byte may become three.
+    // Escaping for the variable may make three bytes of one.
     if compact.len() * 3 > MOST_BYTES && elbowroom_options::escaped_len(&compact) > MOST_BYTES {
         return Err(unreadable(
             &"it says too much for one variable of the environment: use fewer or shorter rules",
@@ -50,19 +51,19 @@ pub fn compact(path: &Path, run: &RunFacts) -> Result<String, Failure> {
     Ok(compact)
 }
 
-/// What is wrong with the file, and where.
+/// A mistake in the file, and its place.
 #[derive(Debug)]
 struct Wrong {
-    /// In bytes from the start.
+    /// The place, in bytes from the start of the file.
     at: usize,
     why: String,
 }
 
-/// The entries of a file, and where they are.
+/// The entries of a file, and their places.
 #[derive(Debug, Default)]
 struct File {
     entries: Vec<Entry>,
-    /// Where the first character of each entry is, and of each of its keys.
+    /// The place of each entry and of each of its keys, in bytes from the start of the file.
     places: Vec<(usize, Vec<usize>)>,
 }
 
@@ -137,14 +138,15 @@ fn read(text: &str) -> Result<File, Wrong> {
 type Key<'i> = Spanned<std::borrow::Cow<'i, str>>;
 type Keyed<'t, 'i> = (&'t Key<'i>, &'t Spanned<DeValue<'i>>);
 
-/// What a table holds, in the order of the file.
+/// The keys and values of a table, in the order of the file.
 fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Keyed<'t, 'i>> {
     let mut all: Vec<_> = table.iter().collect();
     all.sort_by_key(|(key, _)| key.span().start);
     all
 }
 
-/// The whole name of a group. A dot in a quoted key would look like a group below another one.
+/// `name`, the whole name of a group, unless `key`, its last part, has a dot: a quoted key with a dot would
+/// look like the name of a group below another one.
 fn checked_name(key: &Key<'_>, name: &str) -> Result<String, Wrong> {
     match key.get_ref().contains('.') {
         false => Ok(name.to_owned()),
@@ -156,7 +158,7 @@ fn checked_name(key: &Key<'_>, name: &str) -> Result<String, Wrong> {
     }
 }
 
-/// A key with its value as a text, and where it is.
+/// A key, its value as a text, and the key's place in bytes.
 fn pair(of: &str, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<(String, String, usize), Wrong> {
     let (name, at) = (key.get_ref(), key.span().start);
     let text = match value.get_ref() {

@@ -9,19 +9,19 @@ use elbowroom::{ProcessTree, TreeLimits};
 use elbowroom_options::Options;
 use elbowroom_store::with_highest_file_limit;
 
-/// How the names of the files begin; then follow the id of the process that the command becomes, and a
-/// number.
+/// The prefix of the names of table files. The id of the run's main process and a random number follow.
 pub const PREFIX: &str = "elbowroom-run-";
 
-/// By default each process may have four times the budget in swap, and all processes so many times as much:
-/// forked children that read what they have inherited need room for copies. The disk is what limits them.
+/// By default one process may have four times the budget in swap, and all processes together so many times
+/// as much as one: forked children that read inherited memory need room for copies. In practice the disk is
+/// the limit.
 const DEFAULT_SWAP: u64 = 16;
 
-/// A file without a process is left alone for so long: `run` makes the file before the program enters the
-/// run.
+/// Table files of this age without a process are removed. Younger ones stay: `run` makes the file before
+/// the program enters the run.
 const LEFT_OVER: Duration = Duration::from_secs(60);
 
-/// The directories that can have such files, the best first.
+/// The directories that may have table files, in the order in which [`make`] tries them.
 pub fn directories(swap_dir: Option<&Path>) -> Vec<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let runtime = runtime.filter(|dir| dir.is_absolute());
@@ -29,7 +29,7 @@ pub fn directories(swap_dir: Option<&Path>) -> Vec<PathBuf> {
     runtime.into_iter().chain(fixed).chain(swap_dir.map(Path::to_path_buf)).collect()
 }
 
-/// The tables of runs of this user that a directory has, with their files.
+/// The tables of this user's runs in a directory, with the paths of their files.
 pub fn tables(dir: &Path) -> Vec<(PathBuf, ProcessTree)> {
     let own = rustix::process::geteuid().as_raw();
     let open = |path: PathBuf| {
@@ -44,7 +44,8 @@ pub fn tables(dir: &Path) -> Vec<(PathBuf, ProcessTree)> {
     named.filter_map(|entry| open(entry.path())).collect()
 }
 
-/// Makes the table of a run with these options. `Err`: no directory can have it, and why.
+/// Makes the table file of a run in the first directory in which that works. `Err`: no directory can have
+/// it, and why the last one cannot.
 pub fn make(options: &Options) -> Result<PathBuf, String> {
     let times = if options.swap_by_default { DEFAULT_SWAP } else { 1 };
     let swap_max = options.swap_bytes.saturating_mul(times);
@@ -53,14 +54,15 @@ pub fn make(options: &Options) -> Result<PathBuf, String> {
     for dir in directories(options.swap_dir.as_deref()) {
         remove_left_over(&dir);
         let path = dir.join(format!("{PREFIX}{}-{:08x}", std::process::id(), fastrand::u32(..)));
-        // The limit on file sizes is for the program's own files. Beyond it, the kernel would end this
-        // process.
+        // RLIMIT_FSIZE is meant for the program's own files, so it is raised meanwhile: the kernel would
+        // end this process by SIGXFSZ if the table were larger.
         let made = with_highest_file_limit(|most| {
             if most < ProcessTree::BYTES {
                 return Err(std::io::Error::other("the limit on sizes of files (`ulimit -f`) is too low"));
             }
             let file = new_file(&path)?;
-            // A directory in memory may be full: a store to the table would be a SIGBUS then, in any process.
+            // Allocates all blocks now: on a full tmpfs a store to the mapped table would be a SIGBUS
+            // later, in any process of the run.
             rustix::fs::fallocate(&file, rustix::fs::FallocateFlags::empty(), 0, ProcessTree::BYTES)
                 .inspect_err(|_| _ = fs::remove_file(&path))?;
             ProcessTree::create(&file, &limits).inspect_err(|_| _ = fs::remove_file(&path))
@@ -77,7 +79,7 @@ fn new_file(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(path)
 }
 
-/// Removes the files of runs that have ended without being able to: their last process was killed.
+/// Removes the table files of runs whose last process was killed, and so could not remove its file.
 fn remove_left_over(dir: &Path) {
     for (path, tree) in tables(dir) {
         let changed = fs::metadata(&path).and_then(|metadata| metadata.modified());

@@ -1,4 +1,4 @@
-//! The runs of this user: which there are, and which one a command means.
+//! Finds the runs of this user, and the run that a command line means.
 //!
 //! A run is found by the file of its table. `top` and `ctl` read and write that table, and ask no process:
 //! docs/decisions/0034-top-reads-the-table.md
@@ -17,7 +17,7 @@ use crate::run_table;
 
 /// A run that has at least one process.
 pub struct Run {
-    /// The id of the process that `elbowroom run` became; it may have ended before others.
+    /// The id of the process that `elbowroom run` became. It may end before the other processes of the run.
     pub main_pid: u32,
     /// The table.
     pub tree: ProcessTree,
@@ -28,22 +28,22 @@ pub struct Run {
 pub struct Brief {
     /// [`Run::main_pid`].
     pub run: u32,
-    /// The name of the main process, or of another one if that has ended.
+    /// The name of the main process, or of another process if the main process has ended.
     pub command: String,
-    /// Since when the run has lasted, in milliseconds.
+    /// Age of the run, in milliseconds.
     pub age_ms: u64,
     /// Bytes that all processes together may have.
     pub max_bytes: u64,
-    /// Bytes that they have.
+    /// Bytes that the processes have.
     pub bytes: u64,
-    /// Bytes that they have in swap.
+    /// Bytes that the processes have in swap.
     pub swap_bytes: u64,
-    /// The ids of the processes that are there.
+    /// The ids of the processes that have not ended.
     pub pids: Vec<u32>,
 }
 
 impl Brief {
-    /// A run as it is at a moment.
+    /// The run as a snapshot of its table has it.
     fn of(main_pid: u32, snapshot: &TreeSnapshot) -> Self {
         Self {
             run: main_pid,
@@ -75,7 +75,8 @@ pub fn milliseconds(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// The name of a run: that of its main process, or of the first other one that is there.
+/// The name of a run: that of its main process, or of the first process in the table if the main process
+/// has ended.
 pub fn command(main_pid: u32, snapshot: &TreeSnapshot) -> String {
     let main = snapshot.rows.iter().find(|row| row.pid == main_pid);
     main.or(snapshot.rows.first()).map_or_else(|| "?".to_owned(), |row| printable(&row.name))
@@ -116,7 +117,7 @@ impl Run {
         Brief::of(self.main_pid, &self.tree.snapshot())
     }
 
-    /// Whether none of its processes is there any more.
+    /// Whether all processes of the run have ended.
     pub fn is_over(&self) -> bool {
         !self.tree.is_in_use()
     }
@@ -128,7 +129,7 @@ fn main_pid(path: &Path) -> Option<u32> {
     rest.split('-').next()?.parse().ok()
 }
 
-/// Which of the runs is meant, by its place. `Err`: what to do.
+/// The index of the run that `named` means. `Err`: the message for the user.
 fn choose(named: Option<u32>, runs: &[Brief]) -> Result<usize, String> {
     let list = || runs.iter().map(|run| format!("\n  {run}")).collect::<String>();
     let none = "there is no run of this user: start one with `elbowroom run --memory 512M -- PROGRAM`";
@@ -137,8 +138,8 @@ fn choose(named: Option<u32>, runs: &[Brief]) -> Result<usize, String> {
         (None, 1) => Ok(0),
         (None, several) => Err(format!("there are {several} runs; name one by its id:{}", list())),
         (Some(pid), _) => {
-            // A process that has executed `elbowroom run` again is the main process of two runs, and in the
-            // newer one.
+            // A process that has executed `elbowroom run` again is the main process of two runs, but has a
+            // row only in the newer one.
             let is_main = |run: &Brief| run.run == pid;
             let has = |run: &Brief| run.pids.contains(&pid);
             let at = runs.iter().rposition(has).or_else(|| runs.iter().rposition(is_main));

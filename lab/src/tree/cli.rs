@@ -89,7 +89,7 @@ pub struct TreeArgs {
 }
 
 impl TreeArgs {
-    /// Checks everything that can be known to be wrong before anything is made.
+    /// Checks the options before anything is made.
     ///
     /// # Errors
     /// If an option is out of range; the message says what is possible.
@@ -105,13 +105,13 @@ impl TreeArgs {
         all.filter(|row| self.only.is_empty() || self.only.contains(row))
     }
 
-    /// How much of everything there is.
+    /// The sizes and counts of all rows.
     pub(super) fn scale(&self) -> &'static Scale {
         if self.short { &SHORT } else { &WHOLE }
     }
 }
 
-/// How much of everything there is: sizes in MiB.
+/// The sizes, in MiB, and counts of all rows.
 pub(super) struct Scale {
     /// The budget of the workers, how many there are, and how much each has.
     pub workers: Shares,
@@ -123,33 +123,33 @@ pub(super) struct Scale {
     pub starts: usize,
     /// The budget of the quiet process and the other one, how much each has, and what is protected.
     pub quiet: Quiet,
-    /// The processes whose max is lowered, and of which one is killed.
+    /// The processes of the rows lowered and killed.
     pub holders: Shares,
-    /// How long a tree runs before something is done to it, and after that.
+    /// How long a tree runs before the lab acts on it, and how long after that.
     pub settle_seconds: f64,
 }
 
-/// Processes that have as much each.
+/// Processes of the same size under one budget.
 pub(super) struct Shares {
-    /// What all may have.
+    /// The budget of all together.
     pub memory: u64,
-    /// How many they are.
+    /// The number of processes.
     pub count: usize,
-    /// What each needs.
+    /// The memory that each needs.
     pub each: u64,
 }
 
 /// Sizes of the row quiet.
 pub(super) struct Quiet {
-    /// What both may have.
+    /// The budget of both processes together.
     pub memory: u64,
     /// The working set of the quiet process.
     pub set: u64,
-    /// What of it is protected.
+    /// The protection (`low`) of the quiet process.
     pub low: u64,
-    /// What the other one needs if it thrashes.
+    /// The memory of the other process if it is to thrash.
     pub thrashing: u64,
-    /// What it needs if it does not.
+    /// The memory of the other process if it is not to thrash.
     pub busy: u64,
     /// For how long the quiet process measures.
     pub seconds: f64,
@@ -165,7 +165,8 @@ const WHOLE: Scale = Scale {
     settle_seconds: 3.0,
 };
 
-// In 64 MiB the kernel kills a worker although swap is free: all pages of the group are active.
+// The workers have 96 MiB: with 64 MiB the kernel kills a worker although swap is free, since all pages of
+// the control group are active.
 const SHORT: Scale = Scale {
     workers: Shares { memory: 96, count: 4, each: 64 },
     files: 12,
@@ -214,9 +215,11 @@ mod tests {
                 // What is not in memory is in swap, of which there is four times the budget.
                 assert!(*count as u64 * each < memory / 4 + 4 * memory);
             }
-            // What is left after max was lowered: a process keeps 4 MiB, and some of what describes pages.
+            // The lowered max has room for what each process keeps: 4 MiB, and some memory that describes
+            // pages.
             assert!(holders.memory / 4 > 6 * holders.count as u64);
-            // Its new memory, and blocks of 2 MiB that are partly used.
+            // 16 MiB for the new memory that the quiet process touches, and for blocks of 2 MiB that are
+            // partly used.
             assert!(quiet.set + 16 <= quiet.low && quiet.low <= quiet.memory / 2);
             assert!(quiet.thrashing >= 2 * quiet.memory && quiet.busy + quiet.low < quiet.memory);
         }

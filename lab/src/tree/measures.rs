@@ -16,13 +16,14 @@ use crate::procfs;
 use crate::size::Size;
 use crate::unmodified::child::{self, Ended, Watch};
 
-/// What a process of a tree may have beside the budget.
+/// How much memory a tree may have beyond the budget for each of its processes.
 const BESIDE_BUDGET: u64 = 32 << 20;
 /// A budget in which everything fits.
 const ENOUGH: Size = Size::from_bytes(2 << 30);
-/// Where programs may fail, their own words are shown then, and not summaries.
+/// Suppresses the summary, so that the error of a program that fails shows what the program itself has
+/// said.
 const QUIET: [&str; 1] = ["--quiet"];
-/// How long a program waits before its memory is looked at.
+/// How long a program has waited when its memory is measured.
 const IDLE: Duration = Duration::from_secs(1);
 
 /// Figures of a run, by their keys.
@@ -46,7 +47,7 @@ impl Session<'_> {
         }
     }
 
-    /// A program with enough memory, with Elbowroom or without.
+    /// The command line of a program: under Elbowroom with a budget in which everything fits, or as it is.
     fn with_enough(&self, side: Side, line: &[OsString]) -> Vec<OsString> {
         match side {
             Side::Elbowroom => self.programs.program_with_budget(ENOUGH, self.dir(), &[], line),
@@ -67,8 +68,9 @@ impl Session<'_> {
         let Shares { memory, count, each } = self.scale.workers;
         let memory = mebibytes(memory);
         let line = self.workers_line(&[&count.to_string(), &each.to_string(), "3"])?;
-        // Dropped in the reverse order: a group that has pages in swap would keep the swap file busy.
-        // The interpreters themselves are paged there, too, so twice what the arrays need.
+        // The control group is dropped before the swap file: as long as the group has pages in swap, the
+        // file is busy. The memory of the interpreters goes to swap, too, so the file has twice the size of
+        // the arrays.
         let size = mebibytes(2 * count as u64 * each);
         let swap = (side == Side::Kernel).then(|| KernelSwap::on(self.dir(), size)).transpose()?;
         let group = swap.is_some().then(|| Cgroup::create_with(memory, true)).transpose()?;
@@ -92,7 +94,8 @@ impl Session<'_> {
             ("pss_readings", peak.readings as f64),
         ];
         if side == Side::Elbowroom {
-            // What such interpreters have without arrays and without Elbowroom is unmanaged.
+            // The PSS of the same interpreters without arrays and without Elbowroom counts as unmanaged
+            // memory.
             let mut sampler = TreeSampler::new();
             self.run_watched(&self.workers_line(&[&count.to_string(), "idle"])?, &mut sampler)?;
             let unmanaged = sampler.peak().pss_bytes;
@@ -108,13 +111,14 @@ impl Session<'_> {
         Ok(line)
     }
 
-    /// make of a C project; what was compiled is run, and gives the same each time.
+    /// Runs make on the C project, and then the compiled program, whose output must be the same each time.
     fn make(&self, side: Side) -> Result<Values> {
         let project = self.project()?;
         let line = ["make", "-s", "-j4", "-C"].map(OsString::from).into_iter();
         let line: Vec<_> = line.chain([project.dir().into()]).collect();
         if self.printed.get().is_none() {
-            // The first time compiler and headers come from the disk, for whichever side is first.
+            // A first make, which is not measured, reads the compiler and the headers from the disk. Else
+            // that would slow down the side that is first.
             self.run(&line)?;
         }
         project.clean()?;
@@ -133,7 +137,7 @@ impl Session<'_> {
         Ok(vec![("ms_per_command", ended.time.as_secs_f64() * 1e3 / f64::from(count))])
     }
 
-    /// Programs that do nothing.
+    /// Starts programs that do nothing, and gives the medians of their times.
     fn start(&self, side: Side) -> Result<Values> {
         let median = |line: &[OsString]| -> Result<f64> {
             let line = self.with_enough(side, line);
@@ -148,7 +152,7 @@ impl Session<'_> {
         ])
     }
 
-    /// A Python process that waits: with no memory that is managed, and with a little.
+    /// The PSS of a Python process that waits, without managed memory and with 4 MiB of it.
     fn idle(&self, side: Side) -> Result<Values> {
         let pss_of = |makes: &str| -> Result<f64> {
             let script = format!("import time\n{makes}\nprint('waits', flush=True)\ntime.sleep(2)");
@@ -191,7 +195,7 @@ impl Session<'_> {
         ])
     }
 
-    /// Processes that change their memory, and what is done to them.
+    /// Runs processes that change their memory, and acts on them.
     fn acted(&self, act: Act) -> Result<Values> {
         let Shares { memory, count, each } = self.scale.holders;
         let files = tempfile::tempdir_in(self.dir()).context("cannot make a directory")?;
@@ -201,7 +205,8 @@ impl Session<'_> {
         self.run_watched(&line, &mut acting)?;
         let effect = acting.effect()?;
         let budget = if act == Act::Lower { memory / 4 } else { memory } << 20;
-        // The shell is one of them. What is unmanaged is little: they are small programs.
+        // The shell is one more process. Unmanaged memory is not added, since these small programs have
+        // little.
         let allowed = budget + BESIDE_BUDGET * (count as u64 + 1);
         Ok(vec![
             ("seconds", effect.time.as_secs_f64()),
@@ -210,7 +215,7 @@ impl Session<'_> {
         ])
     }
 
-    /// A script whose processes are told by files what to do.
+    /// The command line of a script under Elbowroom. The files of the stage tell its processes what to do.
     fn staged(&self, script: &str, stage: &Stage, memory: Size) -> Vec<OsString> {
         let words = [self.programs.worker().as_os_str().to_owned(), stage.go().into(), stage.end().into()];
         self.programs.program_with_budget(memory, self.dir(), &QUIET, &shell(script, &words))
@@ -221,18 +226,19 @@ impl Session<'_> {
     }
 }
 
-/// Notes the last process.
+/// A line of a script that notes the id of the process that was started last.
 const PID: &str = "pids=\"$pids $!\"\n";
-/// Waits for all processes, and fails as one has failed. One that was killed is none that has failed.
+/// Lines of a script that wait for all processes, and exit with the status of one that has failed. A
+/// process that was killed (137) has not failed.
 const WAIT: &str = "status=0\nfor pid in $pids; do\nwait $pid || { s=$?; [ $s = 137 ] || status=$s; }\ndone\n\
                     exit $status";
 
-/// Lines of a script that start `count` processes, which change so many MiB each.
+/// Lines of a script that start `count` processes, each of which changes `mebibytes` MiB of memory.
 fn hold(mebibytes: u64, count: usize) -> String {
     format!("\"$0\" hold --until \"$2\" --bytes {} &\n{PID}", mebibytes << 20).repeat(count)
 }
 
-/// A script, whose `$0` and so on are the words.
+/// The command line of a shell script. The words are its `$0`, `$1` and so on.
 fn shell(script: &str, words: &[OsString]) -> Vec<OsString> {
     let line = ["/bin/sh", "-c", script].map(OsString::from);
     line.into_iter().chain(words.iter().cloned()).collect()
@@ -242,7 +248,7 @@ fn mebibytes(mebibytes: u64) -> Size {
     Size::from_bytes(mebibytes << 20)
 }
 
-/// Looks at the memory of a process that has said that it waits.
+/// Measures the PSS of a process some time after it has said that it waits.
 #[derive(Default)]
 struct Waiting {
     pid: u64,

@@ -1,9 +1,9 @@
 //! Trees of processes under one budget, beside the kernel: `lab run tree`.
 //!
 //! [`cli`] says what can be asked for, and how much of everything there is; `measures` has a function for
-//! each row; `project` is the C project that make makes; `pss` samples the memory of a tree; `stage` does
-//! something to a tree while it runs, through `table`; `report` has the figures and their goals. All
-//! processes check their own memory, and one that is wrong fails its row.
+//! each row; `project` is the C project that make makes; `pss` samples the memory of a tree; `stage` acts
+//! on a tree while it runs, by the run's table, which `table` finds; `report` has the figures and their
+//! goals. All processes check their own memory, and a process that finds it wrong fails its row.
 //!
 //! Processes, the control group, the kernel's swap file and the directory of a session are removed by guards
 //! on every way out.
@@ -36,7 +36,7 @@ use crate::procfs;
 use crate::programs::Programs;
 use crate::progress::Progress;
 
-/// What a signal that ends a run leaves behind.
+/// What is cleaned up when a signal ends a run, for the message.
 pub const UNDONE: &str = "the processes are killed, and files, swap and control groups are removed";
 
 /// The Python program of the row workers.
@@ -84,7 +84,8 @@ fn measure(args: &TreeArgs) -> Result<Report> {
                         figures.extend(values.into_iter().map(figure));
                     }
                     Err(error) if error.is::<Interrupted>() => return Err(error),
-                    // That it does not run, or not here, is said below the table. The others go on.
+                    // The text below the table says why this side does not run, or not on this machine.
+                    // Other sides go on.
                     Err(error) => {
                         let reason = format!("{error:#}");
                         progress.keep(&format!("{label}: {reason}"));
@@ -108,7 +109,7 @@ fn measure(args: &TreeArgs) -> Result<Report> {
     Ok(Report { parameters: serde_json::to_value(args)?, machine, description, left_out, figures, loads })
 }
 
-/// What takes turns in a row.
+/// The sides of a row, which take turns.
 fn sides(row: Row) -> &'static [Side] {
     match row {
         Row::Workers => &[Side::Kernel, Side::Elbowroom],
@@ -126,7 +127,7 @@ struct Session<'a> {
     interrupt: Interrupt,
     /// On a disk, with the swap files, the scripts and the C project.
     dir: TempDir,
-    /// The C project, once it was needed, and what its program prints.
+    /// The C project, which is made when it is first needed, and the output of its program.
     project: OnceCell<Project>,
     printed: OnceCell<String>,
 }
@@ -153,7 +154,7 @@ impl<'a> Session<'a> {
         self.dir.path()
     }
 
-    /// The C project, which is made when it is needed first.
+    /// The C project, which is made when it is first needed.
     fn project(&self) -> Result<&Project> {
         if let Some(project) = self.project.get() {
             return Ok(project);
@@ -163,8 +164,8 @@ impl<'a> Session<'a> {
     }
 }
 
-/// The first python3 in /usr/bin or PATH that is a program, and not a script that looks for one: a script's
-/// shell would be measured, too.
+/// The first python3 in /usr/bin or PATH that is an ELF file. A script that looks for an interpreter is
+/// passed over: the script's shell would be measured, too.
 fn python() -> Result<OsString> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     let dirs = [PathBuf::from("/usr/bin")].into_iter().chain(std::env::split_paths(&path));
@@ -172,7 +173,7 @@ fn python() -> Result<OsString> {
     found.map(PathBuf::into_os_string).context("there is no python3: apt-get install python3")
 }
 
-/// Whether a file begins as programs do.
+/// Whether a file is an ELF file, by its first bytes.
 fn is_program(path: &Path) -> bool {
     let mut start = [0; 4];
     let read =

@@ -1,4 +1,4 @@
-//! A C project that takes a compiler some time: made by the lab, the same each time.
+//! A C project that takes some time to compile. The lab writes it, the same each time.
 
 use std::fmt::Write;
 use std::fs;
@@ -16,7 +16,7 @@ pub struct Project {
 }
 
 impl Project {
-    /// Writes it.
+    /// Writes the project.
     ///
     /// # Errors
     /// If the disk is full.
@@ -41,12 +41,12 @@ impl Project {
         Ok(Self { dir: dir.to_owned(), files })
     }
 
-    /// Where it is.
+    /// The directory of the project.
     pub fn dir(&self) -> &Path {
         &self.dir
     }
 
-    /// The program that make makes.
+    /// The path of the program that make builds.
     pub fn program(&self) -> PathBuf {
         self.dir.join("all-parts")
     }
@@ -77,7 +77,7 @@ fn makefile(parts: &str) -> String {
     )
 }
 
-/// A file of functions, each with a loop and a switch, of which one calls all others.
+/// The text of a C file: functions that each have loops and a switch, and one function that calls them all.
 fn part(file: usize) -> String {
     let mut text =
         String::from("#include <stdio.h>\n#include <stdlib.h>\n#include <string.h>\n#include \"parts.h\"\n");

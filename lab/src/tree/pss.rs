@@ -1,10 +1,11 @@
 //! How much memory a tree of processes has: the sum of PSS, sampled.
 //!
-//! PSS counts a page that several processes have in each by its part, so that the sum over the tree counts it
-//! once. The kernel walks the page tables of a process for it, and faults of that process wait for mmap_lock
-//! now and then meanwhile. So PSS is read only when it may be about as high as ever before: every 10 ms
-//! the sum of VmRSS is read, which takes the kernel no walk, and from that the shared part is taken off as it
-//! was at the last reading of PSS. Between two readings of PSS are at least four times what one takes.
+//! PSS divides a page that several processes have among them, so that the sum over the tree counts it once.
+//! To read PSS, the kernel walks the page tables of the process, and meanwhile faults of the process may
+//! wait for mmap_lock. So PSS is read only when its sum may be near the highest so far. To know that, the
+//! sampler reads the sum of VmRSS every 10 ms, for which the kernel walks nothing, and subtracts by how
+//! much it was above the sum of PSS at the last reading of PSS. The pause between two readings of PSS is at
+//! least four times as long as a reading.
 
 use std::time::{Duration, Instant};
 
@@ -19,15 +20,15 @@ const PERIOD: Duration = Duration::from_millis(10);
 const LOOK_PERIOD: Duration = Duration::from_millis(100);
 /// PSS is read at least this often, so that the shared part is known.
 const MOST_PAUSE: Duration = Duration::from_millis(500);
-/// Between two readings of PSS at least so many times what the last one took.
+/// The pause after a reading of PSS is at least so many times as long as the reading.
 const REST: u32 = 4;
 
-/// The sum of PSS over a group of processes.
+/// The sum of PSS over a process group.
 pub fn of_group(group: u64) -> u64 {
     members(group).into_iter().filter_map(procfs::proportional_bytes).sum()
 }
 
-/// Samples a program and all that it starts.
+/// Samples the memory of a program and of all processes that it starts.
 pub struct TreeSampler {
     group: u64,
     processes: Vec<u64>,
@@ -35,21 +36,21 @@ pub struct TreeSampler {
     next_look: Instant,
     next_pss: Instant,
     last_pss: Instant,
-    /// By how much the sum of VmRSS was above that of PSS.
+    /// By how much the sum of VmRSS was above the sum of PSS at the last reading of PSS.
     shared_bytes: u64,
     peak: TreePeak,
 }
 
-/// What was seen of a tree.
+/// The highest figures of a tree, and how often they were read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct TreePeak {
     /// The highest sum of PSS.
     pub pss_bytes: u64,
-    /// The most processes at a time.
+    /// The greatest number of processes at a time.
     pub processes: u64,
-    /// Samples of VmRSS.
+    /// How often VmRSS was read.
     pub samples: u64,
-    /// Readings of PSS.
+    /// How often PSS was read.
     pub readings: u64,
 }
 
@@ -69,7 +70,7 @@ impl TreeSampler {
         }
     }
 
-    /// What was seen.
+    /// The highest figures so far.
     pub fn peak(&self) -> TreePeak {
         self.peak
     }
@@ -110,7 +111,7 @@ impl Watch for TreeSampler {
     fn tick(&mut self) -> Result<Duration> {
         let now = Instant::now();
         if now >= self.next_sample {
-            // At fixed times, but none is made up for.
+            // Samples are due at fixed times, and missed ones are skipped.
             self.next_sample = (self.next_sample + PERIOD).max(now);
             self.sample(now);
         }

@@ -11,26 +11,26 @@ use crate::procfs::Machine;
 use crate::report::align;
 use crate::verdict::Spread;
 
-/// What a figure is of.
+/// How the processes of a figure ran.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
-    /// The kernel with all memory that there is.
+    /// Without Elbowroom, with all memory of the machine.
     Plain,
-    /// The kernel in a control group.
+    /// Without Elbowroom, in a control group whose limit is the budget.
     Kernel,
-    /// `elbowroom run`.
+    /// Under `elbowroom run`.
     Elbowroom,
     /// The quiet process alone, under `elbowroom run`.
     Alone,
-    /// The quiet process beside one that computes in little memory.
+    /// The quiet process beside a process that computes in little memory.
     BesideBusy,
-    /// The quiet process beside one that thrashes.
+    /// The quiet process beside a process that thrashes.
     BesideThrashing,
 }
 
 impl Side {
-    /// As the table has it.
+    /// The name of the side in the table.
     pub fn name(self) -> &'static str {
         match self {
             Self::Plain => "plain",
@@ -48,37 +48,37 @@ impl Side {
 pub struct Figure {
     /// The row that the figure belongs to.
     pub row: Row,
-    /// What was measured.
+    /// The side that was measured.
     pub side: Side,
-    /// Which turn, from 1.
+    /// The number of the run, from 1.
     pub run: usize,
-    /// Which figure of the row.
+    /// The name of the figure in its row.
     pub key: &'static str,
-    /// In the key's unit.
+    /// The value, in the key's unit.
     pub value: f64,
 }
 
-/// What could not be measured, and why.
+/// A side of a row that could not be measured.
 #[derive(Debug, Clone, Serialize)]
 pub struct LeftOut {
     /// The row.
     pub row: Row,
-    /// Of the row this side.
+    /// The side.
     pub side: Side,
-    /// With how to get what is missing.
+    /// Why it could not be measured, and how to get what is missing.
     pub reason: String,
 }
 
-/// What a figure should be.
+/// The goal of a figure.
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Goal {
-    /// The median is at most so many times that of the base.
+    /// The median is at most so many times the median of the base.
     Times(f64),
-    /// The median is at most so much more than that of the base.
+    /// The median is at most so much more than the median of the base, in the key's unit.
     More(f64),
-    /// No run has more than the base.
+    /// No run has more than the lowest value of the base.
     NeverMore,
-    /// No run has more than this.
+    /// No run has more than this, in the key's unit.
     Most(f64),
     /// There is no goal.
     None,
@@ -143,17 +143,17 @@ const LINES: [Line; 18] = [
     line(Row::Killed, "pss_then_bytes", "PSS of the tree then", ALLOWED, Goal::NeverMore),
 ];
 
-/// All that is known at the end.
+/// The figures of all runs, and what the report says about them.
 pub struct Report {
     /// The options.
     pub parameters: Value,
-    /// Where it ran.
+    /// The machine on which it ran.
     pub machine: Machine,
     /// The line above the table.
     pub description: String,
-    /// What could not be measured.
+    /// The sides that could not be measured.
     pub left_out: Vec<LeftOut>,
-    /// What was.
+    /// The figures of the sides that were measured.
     pub figures: Vec<Figure>,
     /// What else the machine did during each run.
     pub loads: Vec<Load>,
@@ -167,7 +167,7 @@ struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// By what the goal is judged: a ratio, a difference, or the value itself.
+    /// The value that is compared with the goal: a ratio, a difference, or the worst value itself.
     fn measure(&self) -> Option<f64> {
         let ratio = |ours: f64, base: f64| (base > 0.0).then(|| ours / base);
         match (self.line.goal, self.base) {
@@ -179,7 +179,7 @@ impl Compared<'_> {
         }
     }
 
-    /// `None` without a goal, or without what it is judged by.
+    /// Whether the goal is met. `None`: there is no goal, or the base was not measured.
     fn is_met(&self) -> Option<bool> {
         let most = match self.line.goal {
             Goal::Times(most) | Goal::More(most) | Goal::Most(most) => most,
@@ -281,7 +281,7 @@ impl Report {
         text
     }
 
-    /// The object with the single runs, and with the goals.
+    /// The JSON object with the figures of each run, and with the goals.
     pub fn json(&self) -> Value {
         let asked = self.compared().map(|compared| {
             json!({

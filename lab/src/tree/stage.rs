@@ -1,4 +1,5 @@
-//! Trees to which the lab does something while they run: it waits for what the processes say, and acts.
+//! Acts on trees of processes while they run: waits for the lines that the processes print, and then
+//! changes the run's table, kills a process, or makes a file.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,14 +13,14 @@ use super::pss;
 use super::table;
 use crate::unmodified::child::Watch;
 
-/// How often the table is looked at.
+/// How often the table of the run is read.
 const LOOK: Duration = Duration::from_millis(2);
-/// What should take seconds has failed after so many.
+/// How long the lab waits for memory to become free, which should take seconds at most.
 const MOST_WAIT: Duration = Duration::from_secs(60);
 
-/// The tree and the files by which it is told what to do.
+/// A tree, and the files that tell its processes what to do.
 pub struct Stage {
-    /// A directory on a disk, for those files.
+    /// A directory on a disk, for these files.
     dir: PathBuf,
     swap_dir: PathBuf,
     leader: u64,
@@ -33,7 +34,7 @@ pub struct Stage {
 }
 
 impl Stage {
-    /// Files are made in `dir`, which is for one run only; the run's swap is in `swap_dir`.
+    /// `dir`: where the files are made, for one run only. `swap_dir`: where the run's swap is.
     pub fn new(dir: &Path, swap_dir: &Path) -> Self {
         Self {
             dir: dir.to_owned(),
@@ -77,7 +78,7 @@ impl Stage {
 /// What is done to processes that change their memory.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Act {
-    /// What all may have is lowered to a quarter.
+    /// The max of the run is lowered to a quarter.
     Lower,
     /// The process that has the most memory is killed.
     Kill,
@@ -86,13 +87,13 @@ pub enum Act {
 /// What the act has led to.
 #[derive(Debug, Clone, Copy)]
 pub struct Effect {
-    /// Until the memory was free.
+    /// The time from the act until the memory was free.
     pub time: Duration,
     /// The sum of PSS right after that.
     pub pss_bytes: u64,
 }
 
-/// Processes that change their memory, and what is done to them once they have all of it.
+/// Acts on processes that change their memory, once they have all of it.
 pub struct Acting {
     stage: Stage,
     act: Act,
@@ -106,12 +107,12 @@ struct Acted {
     at: Instant,
     /// The process that was killed.
     killed: Option<u32>,
-    /// What all may have from now on.
+    /// The max of the run after the act, in bytes.
     most_bytes: u64,
 }
 
 impl Acting {
-    /// So many processes will say that they are full.
+    /// `count`: how many processes will say that they have all of their memory.
     pub fn new(stage: Stage, act: Act, count: usize, settle: Duration) -> Self {
         Self { stage, act, count, settle, acted: None, effect: None }
     }
@@ -130,7 +131,7 @@ impl Acting {
         self.effect.map(|(effect, _)| effect).context("the processes ended before anything was done to them")
     }
 
-    /// Does it.
+    /// Lowers the max of the run, or kills the largest process.
     fn act(&mut self) -> Result<Acted> {
         let (act, count) = (self.act, self.count);
         let table = self.stage.table()?;
@@ -156,7 +157,7 @@ impl Acting {
         }
     }
 
-    /// Whether the memory that the act is about is free.
+    /// Whether the killed process has no row any more, or the run has no more memory than its new max.
     fn is_done(&mut self) -> Result<bool> {
         let Some(Acted { at, killed, most_bytes }) = self.acted else { return Ok(false) };
         let snapshot = self.stage.table()?.snapshot();
@@ -188,7 +189,7 @@ impl Watch for Acting {
     fn tick(&mut self) -> Result<Duration> {
         match (&self.effect, &self.acted) {
             (Some((_, since)), _) => {
-                // They go on for a while, so that what was lost would be missed.
+                // The processes go on for a while, so that they would find lost memory.
                 if since.elapsed() >= self.settle && !self.stage.end().exists() {
                     Stage::tell(&self.stage.end())?;
                 }
@@ -214,23 +215,23 @@ impl Watch for Acting {
 /// What a quiet process has measured.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
-    /// Reads and first touches.
+    /// The number of reads and first touches.
     pub accesses: u64,
-    /// Its faults.
+    /// The number of its faults.
     pub faults: u64,
     /// The 99th percentile of its reads, in nanoseconds.
     pub read_p99_ns: u64,
-    /// The same of its first touches.
+    /// The 99th percentile of its first touches, in nanoseconds.
     pub touch_p99_ns: u64,
 }
 
-/// A quiet process, and others beside it.
+/// Protects a quiet process, and lets it measure once the processes beside it have all of their memory.
 pub struct Beside {
     stage: Stage,
     others: usize,
     low_bytes: u64,
     settle: Duration,
-    /// The quiet process, and whether it is protected by now.
+    /// The id of the quiet process, and whether it is protected by now.
     quiet: Option<(u32, Protected)>,
     measured: Option<Measured>,
 }
@@ -242,7 +243,8 @@ enum Protected {
 }
 
 impl Beside {
-    /// `low_bytes` of the quiet process are protected; `others` will say that they are full.
+    /// `low_bytes`: how much of the quiet process is protected. `others`: how many processes beside it will
+    /// say that they have all of their memory.
     pub fn new(stage: Stage, others: usize, low_bytes: u64, settle: Duration) -> Self {
         Self { stage, others, low_bytes, settle, quiet: None, measured: None }
     }
@@ -250,20 +252,21 @@ impl Beside {
     /// What the quiet process has measured.
     ///
     /// # Errors
-    /// If it has not, or memory of a process was not right at the end.
+    /// If it has measured nothing, or memory of a process was not right at the end.
     pub fn measured(&self) -> Result<Measured> {
         let (right, expected) = (self.stage.right, self.others + 1);
         ensure!(right == expected, "{right} of {expected} processes had all of their memory at the end");
         self.measured.context("the quiet process has measured nothing")
     }
 
-    /// Whether all have had their memory for a while. That time begins with the last of what is waited for.
+    /// Whether the processes beside the quiet one have all of their memory, and no process has said
+    /// anything for the time `settle`.
     fn is_settled(&self) -> bool {
         self.stage.full == self.others && self.stage.heard_at.elapsed() >= self.settle
     }
 }
 
-/// The numbers behind `measured`.
+/// Reads the numbers that follow `measured` in a line.
 fn parse_measured(line: &str) -> Option<Measured> {
     let numbers: Vec<u64> = line.split(' ').map(|number| number.parse().ok()).collect::<Option<_>>()?;
     let [accesses, faults, read_p99_ns, touch_p99_ns] = numbers.try_into().ok()?;

@@ -5,7 +5,8 @@ use std::path::{Path, PathBuf};
 
 use elbowroom::ProcessTree;
 
-/// The table of the run that this process leads, if it has made one by now. `swap_dir`: where its swap is.
+/// The table of the run whose main process is `pid`; `None`: there is none yet. `swap_dir`: where the run's
+/// swap is.
 pub fn of_run(pid: u64, swap_dir: &Path) -> Option<ProcessTree> {
     let prefix = format!("elbowroom-run-{pid}-");
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);

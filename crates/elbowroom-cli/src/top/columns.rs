@@ -11,29 +11,30 @@ pub enum Column {
     Pid,
     /// The name.
     Name,
-    /// A bar: what the process has, of what all may have.
+    /// A bar: the memory that the process has, as a part of the run's max.
     Bar,
-    /// What the process has.
+    /// The memory that the process has.
     Size,
-    /// The most that it had at a time.
+    /// The most memory that it had at a time.
     Peak,
-    /// What it has in swap.
+    /// Its memory in swap.
     Swap,
-    /// What is protected from others.
+    /// How much of its memory is protected from other processes.
     Low,
-    /// What its next page is worth.
+    /// How much the process needs its pages: pages that came back lately, for each 1,024 that it has, in a
+    /// second.
     Cost,
     /// Page faults in a second.
     Faults,
     /// Of these, faults that needed I/O.
     Major,
-    /// Pages that came back, in a second.
+    /// Pages that came back after they had gone out, in a second.
     Refaults,
-    /// What others want of it.
+    /// The memory that other processes want of it.
     Asked,
 }
 
-/// All columns, in the order in which they stand.
+/// All columns, from left to right.
 const ALL: [Column; 12] = [
     Column::Pid,
     Column::Name,
@@ -49,7 +50,7 @@ const ALL: [Column; 12] = [
     Column::Asked,
 ];
 
-/// The columns by what each is worth: a narrow terminal has the first of them.
+/// The columns, the most important first. A narrow terminal shows as many of the first as fit.
 const BY_WORTH: [Column; 12] = [
     Column::Pid,
     Column::Name,
@@ -65,7 +66,7 @@ const BY_WORTH: [Column; 12] = [
     Column::Asked,
 ];
 
-/// The widest that a name needs, as the kernel keeps 15 characters, and the widest bar.
+/// The greatest widths of the name, of which the kernel keeps 15 characters, and of the bar.
 const WIDEST_NAME: usize = 15;
 const WIDEST_BAR: usize = 60;
 
@@ -104,7 +105,7 @@ impl Column {
         }
     }
 
-    /// What a row has in this column; the bar is drawn elsewhere.
+    /// The text of a row in this column; empty for the bar, which `page` draws.
     pub fn text(self, row: &RatedRow) -> String {
         let RatedRow { row, rates } = row;
         let rate =
@@ -127,8 +128,8 @@ impl Column {
         }
     }
 
-    /// The order of two rows by this column: names and ids upwards, amounts downwards. Rows that are alike
-    /// stand by their ids, so that they do not change places from sample to sample.
+    /// The order of two rows by this column: names and ids upwards, amounts downwards. Rows with equal
+    /// values are ordered by id, so that they do not change places from sample to sample.
     pub fn order(self, one: &RatedRow, other: &RatedRow) -> Ordering {
         let bytes = |of: fn(&RatedRow) -> u64| of(other).cmp(&of(one));
         let rate = |of: fn(&Rates) -> f64| {
@@ -151,8 +152,8 @@ impl Column {
         by_column.then(one.row.pid.cmp(&other.row.pid))
     }
 
-    /// The column that stands so many places to the right, or to the left of this one; the bar, whose order
-    /// is that of the sizes, is passed over.
+    /// The column `step` places to the right of this one, or to the left if `step` is negative. The bar is
+    /// skipped: its order is that of the sizes.
     pub fn beside(self, step: isize) -> Self {
         let sortable: Vec<_> = ALL.into_iter().filter(|column| *column != Column::Bar).collect();
         let at = sortable.iter().position(|column| *column == self).unwrap_or_default() as isize;
@@ -160,7 +161,7 @@ impl Column {
     }
 }
 
-/// The columns that so many characters have room for, each with its width. One blank is between two columns.
+/// The columns that fit into `width` characters, each with its own width. One blank is between two columns.
 pub fn fit(width: usize) -> Vec<(Column, usize)> {
     let mut left = width;
     let mut fitting = Vec::new();
@@ -198,12 +199,12 @@ fn rate_or_count(number: f64) -> String {
     scaled(number, 1000.0, &["", "k", "M", "G", "T", "P", "E"])
 }
 
-/// A number with the largest unit that leaves at least 1, and one decimal where there is room and need for
-/// it.
+/// A number in the smallest unit in which it has at most three digits before the point. Below 100 it has
+/// one decimal, unless that is 0 or there is no unit.
 fn scaled(number: f64, step: f64, units: &[&str]) -> String {
     let mut number = number;
     let mut unit = 0;
-    // Not 1000 of a unit: what is shown has at most three digits before the point.
+    // 999.5 would be rounded to 1000, which has four digits.
     while number >= 999.5 && unit + 1 < units.len() {
         number /= step;
         unit += 1;

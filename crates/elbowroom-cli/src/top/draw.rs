@@ -12,13 +12,14 @@ use crate::top::view::{Mode, View};
 /// Whether colours are used. Bold, underlined and reversed text is used in either case.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Palette {
-    /// As the terminal has them.
+    /// The terminal's colours.
     Colours,
-    /// None: the user has set NO_COLOR.
+    /// No colours: the user has set NO_COLOR.
     None,
 }
 
-/// Draws the view of a report. `note`: see [`page::footer`]. Takes back what the view has scrolled too far.
+/// Draws the view of a report. `note`: see [`page::footer`]. Limits the view's scroll position, so that it
+/// does not go beyond the last row.
 pub fn draw(screen: &mut Buffer, report: &Report, view: &mut View, note: &str, palette: Palette) {
     let area = *screen.area();
     let (width, height) = (usize::from(area.width), usize::from(area.height));

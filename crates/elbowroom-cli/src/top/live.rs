@@ -13,13 +13,14 @@ use crate::top::sample::Sample;
 use crate::top::screen::{Ended, Screen};
 use crate::top::view::{Action, View};
 
-/// A signal that ends the command is seen after so long at the most.
+/// The longest time between two checks for a signal that ends the command.
 pub const LOOK: Duration = Duration::from_millis(500);
 
-/// So many samples before a moment give the rates at that moment.
+/// How many samples before a sample of a recording are read to compute the rates at that sample.
 const BEFORE: usize = 20;
 
-/// A recording has gaps where nothing was recorded: they are not waited for longer than this.
+/// The longest pause between two samples of a replay. A recording may have longer gaps in which nothing was
+/// recorded.
 const LONGEST_GAP: Duration = Duration::from_secs(2);
 
 /// The view of a run or a recording on a terminal.
@@ -40,7 +41,7 @@ impl Live {
         screen.draw(|buffer| draw(buffer, report, view, note, *palette))
     }
 
-    /// Waits until `due` for a key or another size. `None`: nothing came.
+    /// Waits until `due` for a key, a new size of the terminal, or a signal. `None`: none of these came.
     fn wait(&mut self, due: Option<Instant>) -> io::Result<Option<Action>> {
         loop {
             if self.ended.is_set() {
@@ -62,7 +63,8 @@ fn terminal(error: io::Error) -> Failure {
     Failure::new(NOT_DONE, format!("the terminal: {error}"))
 }
 
-/// Shows a run until a key or a signal. `true`: the run has ended. `add`: is told each sample.
+/// Shows a run until it ends, or until a key or a signal ends the view. `true`: the run has ended. `add` is
+/// called with each sample.
 pub fn watch(
     run: &Run,
     interval: Duration,
@@ -89,8 +91,8 @@ pub fn watch(
     Ok(true)
 }
 
-/// When the next sample is due. Those that were missed, since the process was stopped or had no processor,
-/// are not made up for.
+/// The time of the next sample. Samples that were missed, because this process was stopped or had no
+/// processor, are skipped.
 pub fn next(due: Instant, interval: Duration) -> Instant {
     let (next, now) = (due + interval, Instant::now());
     if next > now { next } else { now + interval }
@@ -103,7 +105,8 @@ pub fn report_of(samples: &[Sample], at: usize) -> Report {
     samples[before].iter().fold(Report::default(), |_, sample| history.next(sample.clone()))
 }
 
-/// Shows a recording, which is not empty, at the pace at which it was made, until a key or a signal.
+/// Shows a recording, which is not empty, at the pace at which it was made, until a key or a signal ends
+/// the view.
 pub fn replay(samples: &[Sample], palette: Palette) -> Result<(), Failure> {
     let mut live = Live::open(true, palette).map_err(terminal)?;
     let last = samples.len() - 1;

@@ -1,9 +1,9 @@
 //! `elbowroom top`: a run, live, by its processes.
 //!
-//! The way of a figure: [`sample`] reads the run's table, [`rates`] makes rates of two samples, [`view`]
-//! sorts and filters, [`page`] makes lines of the columns in [`columns`], [`draw`] puts them on the terminal
-//! that [`screen`] has taken. [`record`] keeps samples in a file. Only [`sample`], [`screen`], [`live`] and
-//! [`record`] touch the world; the others are pure.
+//! How a figure comes to the screen: [`sample`] reads the run's table, [`rates`] makes rates of two
+//! samples, [`view`] sorts and filters, [`page`] makes lines of the columns in [`columns`], [`draw`] puts
+//! them on the terminal that [`screen`] has taken. [`record`] keeps samples in a file. Of these, only
+//! [`sample`], [`screen`], [`live`] and [`record`] do I/O or read clocks; the others are pure.
 
 mod columns;
 mod draw;
@@ -110,11 +110,11 @@ pub fn top(args: &TopArgs) -> ExitCode {
 enum Manner {
     /// On a terminal, until a key or the run's end.
     Live(Palette),
-    /// One table after the other: the terminal can do nothing else.
+    /// One table below the other, for a terminal that cannot draw a screen.
     Tables,
-    /// JSON, a line for each.
+    /// A line of JSON for each sample.
     Json,
-    /// Not at all: they are recorded.
+    /// Samples are recorded, and not shown.
     Silent,
 }
 
@@ -141,7 +141,7 @@ fn show(args: &TopArgs) -> Result<(), Failure> {
     if args.once {
         return once(args, &Run::find(args.run)?);
     }
-    // Before the run is looked for: this is wrong in any case.
+    // Checked before the run is looked up: these mistakes do not depend on the run.
     let manner = Manner::of(args)?;
     let record = args.record.as_deref().map(|path| check_path("--record", path)).transpose();
     let record = record.map_err(|why| Failure::new(USAGE, why))?;
@@ -166,8 +166,8 @@ fn show(args: &TopArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Prints one table, or one object. A table has rates, for which a process must note its counters twice: that
-/// takes up to a second.
+/// Prints one table, or one JSON object. For the rates in a table, each process must note its counters once
+/// more after the first sample, which takes up to a second.
 fn once(args: &TopArgs, run: &Run) -> Result<(), Failure> {
     const LOOK: Duration = Duration::from_millis(200);
     const BOUND: Duration = Duration::from_millis(2200);
@@ -187,7 +187,8 @@ fn once(args: &TopArgs, run: &Run) -> Result<(), Failure> {
     }
 }
 
-/// Prints a sample at each interval, until the run's end or a signal. `true`: the run has ended.
+/// Takes a sample at each interval, and prints it unless `manner` is silent, until the run's end or a
+/// signal. `true`: the run has ended.
 fn follow(
     run: &Run,
     interval: Duration,
@@ -244,8 +245,7 @@ fn json(sample: &Sample) -> String {
     serde_json::to_string(sample).map_or_else(|error| error.to_string(), |json| json + "\n")
 }
 
-/// Prints a text to standard output. A reader that has closed the pipe wants no more: that ends the command
-/// without an error.
+/// Prints a text to standard output. If the reader has closed the pipe, the command ends without an error.
 pub fn print(text: &str) -> Result<(), Failure> {
     let mut out = io::stdout();
     match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
@@ -255,8 +255,8 @@ pub fn print(text: &str) -> Result<(), Failure> {
     }
 }
 
-/// How many characters a line of printed tables has: as many as the terminal, or COLUMNS says; for other
-/// programs as many as all columns need.
+/// The width of printed tables, in characters: that of the terminal, or else COLUMNS; without both, a width
+/// in which all columns fit.
 fn columns_of_output() -> usize {
     const ALL: usize = 120;
     let variable = || std::env::var("COLUMNS").ok()?.parse().ok();

@@ -14,7 +14,7 @@ const WIDEST_METER: usize = 100;
 /// A meter that would be narrower than this is left out.
 const NARROWEST_METER: usize = 4;
 
-/// Pages in a mebibyte, for what swaps.
+/// The size of a page, in bytes: rates of swap are in pages.
 const PAGE_BYTES: f64 = 4096.0;
 
 /// The header: the run, its memory, its swap, its rates.
@@ -56,7 +56,7 @@ fn rates(report: &Report) -> Vec<String> {
     ]
 }
 
-/// As many of the parts, from the first on, as fit.
+/// A line of the first parts, as many as fit into `width` characters.
 fn joined(parts: &[String], width: usize) -> String {
     let mut line = String::new();
     for part in parts {
@@ -69,7 +69,7 @@ fn joined(parts: &[String], width: usize) -> String {
     line
 }
 
-/// How many of `width` characters stand for `part` of `whole`: at least one for anything.
+/// How many of `width` characters stand for `part` of `whole`: at least one if `part` is not 0.
 fn filled(part: u64, whole: u64, width: usize) -> usize {
     let exact = part.min(whole) as f64 / whole.max(1) as f64 * width as f64;
     (exact.round() as usize).clamp(usize::from(part > 0).min(width), width)
@@ -106,7 +106,7 @@ pub fn titles(columns: &[(Column, usize)], view: &View) -> Line<'static> {
     spaced(columns.iter().map(|column| vec![title(column)])).patch_style(Modifier::REVERSED)
 }
 
-/// A row of the table. `max`: bytes that all may have, which the bar shows a part of.
+/// A row of the table. `max`: the run's max in bytes, for which the whole bar stands.
 pub fn row(columns: &[(Column, usize)], row: &RatedRow, max: u64) -> Line<'static> {
     let cells = columns.iter().map(|(column, width)| match column {
         Column::Bar => bar(row, max, *width),
@@ -119,7 +119,7 @@ pub fn row(columns: &[(Column, usize)], row: &RatedRow, max: u64) -> Line<'stati
     spaced(cells)
 }
 
-/// What a process has, of what all may have; `#` is protected.
+/// A bar: the memory that a process has, as a part of the run's max. `#` is protected memory, `|` the rest.
 fn bar(row: &RatedRow, max: u64, width: usize) -> Vec<Span<'static>> {
     let row = &row.row;
     let full = filled(row.bytes, max, width);
@@ -147,7 +147,8 @@ fn spaced(cells: impl Iterator<Item = Vec<Span<'static>>>) -> Line<'static> {
     Line::from(spans)
 }
 
-/// The last line: what is typed, what is hidden, or which keys there are. `note`: what else is to be known.
+/// The last line: `note`, and then the filter if there is one, or else the most important keys. `note`: the
+/// state of a replay, or empty.
 pub fn footer(view: &View, note: &str) -> Line<'static> {
     use crate::top::view::Mode;
     let text = match view.mode {
@@ -176,7 +177,7 @@ pub fn help(width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// The header and the table as text, for `--once` and terminals that can do nothing else.
+/// The header and the table as text, for `--once` and for terminals that cannot draw a screen.
 pub fn text(report: &Report, view: &View, width: usize) -> String {
     let columns = columns::fit(width);
     let mut lines = header(report, width);

@@ -1,8 +1,8 @@
 //! Rates from samples: what a run and each of its processes counts in a second.
 //!
-//! A process notes its counters about once in a second. Its rates are therefore those between its last two
-//! notes, by the times of the notes: those of the samples would give nothing in one sample, and twice as much
-//! in the next. Pure: no clock is read here.
+//! A process notes its counters in its row about once in a second. Its rates are the differences between
+//! its last two notes, divided by the time between these notes. Divided by the time between samples, they
+//! would be 0 in a sample without a new note, and too high in the next one. Pure: no clock is read here.
 
 use std::collections::HashMap;
 
@@ -10,11 +10,11 @@ use elbowroom::ProcessUse;
 
 use crate::top::sample::{Row, Sample};
 
-/// A process that has noted nothing for so long, in milliseconds, does nothing: it is stopped, or its manager
-/// rests.
+/// After so many milliseconds without a note, the rates of a process are 0: it is stopped, or its manager
+/// is idle.
 const SILENT_MS: u64 = 3_000;
 
-/// What is counted in a second.
+/// Counts in a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Rates {
     /// Page faults.
@@ -34,7 +34,8 @@ pub struct Rates {
 }
 
 impl Rates {
-    /// Rates of what was counted more in `after` than in `before`, over so many milliseconds.
+    /// The differences of the counters `after` and `before`, which are `ms` milliseconds apart, in a
+    /// second.
     fn between(before: &ProcessUse, after: &ProcessUse, ms: u64) -> Self {
         let rate = |before: u64, after: u64| after.saturating_sub(before) as f64 * 1000.0 / ms.max(1) as f64;
         Self {
@@ -64,7 +65,7 @@ impl Rates {
 /// What is shown: a sample with the rates that are known.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Report {
-    /// The sample; its rows are in `rows`.
+    /// The sample, without its rows: they are in `rows`.
     pub sample: Sample,
     /// The rates of all processes. `None`: there was no earlier sample.
     pub rates: Option<Rates>,
@@ -81,7 +82,7 @@ pub struct RatedRow {
     pub rates: Option<Rates>,
 }
 
-/// What is remembered of a process.
+/// A process as the last sample had it, with its rates.
 #[derive(Debug, Clone, Copy)]
 struct Track {
     age_ms: u64,
@@ -90,16 +91,17 @@ struct Track {
     rates: Option<Rates>,
 }
 
-/// Makes reports of one sample after the other.
+/// Makes a report of each sample, by comparison with the sample before.
 #[derive(Debug, Default)]
 pub struct History {
     tracks: HashMap<u32, Track>,
-    /// Age of the run in milliseconds, and what processes that have ended had counted, in the last sample.
+    /// From the last sample: the age of the run in milliseconds, and the counters of processes that have
+    /// ended.
     last: Option<(u64, ProcessUse)>,
 }
 
 impl History {
-    /// The next sample. One that is older than the last is the first of another history.
+    /// The report of the next sample. A sample that is older than the last one begins a new history.
     pub fn next(&mut self, mut sample: Sample) -> Report {
         if self.last.is_some_and(|(age_ms, _)| sample.age_ms < age_ms) {
             *self = Self::default();
@@ -114,7 +116,8 @@ impl History {
             rows.push(RatedRow { rates: track.rates, row });
         }
         let of_ended = self.last.map(|(age_ms, ended)| {
-            // What ended processes have counted since they were last seen.
+            // What processes that have ended counted after the last sample. `seen` is the part that was
+            // known by then.
             let is_there = |pid, track: &Track| {
                 self.tracks.get(pid).is_some_and(|now: &Track| now.age_ms >= track.age_ms)
             };
@@ -128,7 +131,7 @@ impl History {
         Report { sample, rates, rows }
     }
 
-    /// Whether each process that notes its counters has done so twice, or does so no more.
+    /// Whether the rates of all processes that note their counters are known.
     pub fn is_complete(&self) -> bool {
         let waits = |track: &Track| track.noted_ms.is_some() && track.rates.is_none();
         self.last.is_some() && !self.tracks.values().any(waits)

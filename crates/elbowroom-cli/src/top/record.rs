@@ -2,9 +2,9 @@
 //!
 //! The format: a first line, then a ring of lines, each `NUMBER CHECKSUM JSON`. A line that does not fit
 //! before the end of the file goes behind the first line, and overwrites the oldest samples. The rest of a
-//! line that was overwritten in part has no right checksum and is passed over. So is what a power loss
-//! leaves. A recorder that is killed leaves a file that can be replayed; the order of lines is that of their
-//! numbers.
+//! line that was overwritten in part has a wrong checksum and is skipped, as are lines that a power loss
+//! has damaged. The numbers give the order of the samples. So the file can be replayed even if the recorder
+//! was killed.
 
 use std::fs::File;
 use std::io;
@@ -54,8 +54,8 @@ impl Recorder {
             )));
         }
         if self.at + len > self.size {
-            // Behind the last line there may be lines of the round before, which are older than any that will
-            // be overwritten.
+            // Cuts off the lines behind the last one. They are of the round before, and older than the
+            // lines that will be overwritten next.
             self.file.set_len(self.at)?;
             self.at = first;
         }
@@ -66,7 +66,7 @@ impl Recorder {
     }
 }
 
-/// FNV-1a: the lines are to be told from rests of lines, and from nothing else.
+/// FNV-1a: enough to tell whole lines from the rests of overwritten and damaged ones.
 fn checksum(number: u64, json: &str) -> u64 {
     let bytes = number.to_le_bytes().into_iter().chain(json.bytes());
     bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3))
@@ -111,7 +111,7 @@ mod tests {
             let bytes = std::fs::read(&path).unwrap();
             assert!(bytes.len() as u64 <= SIZE);
             let kept = samples(&bytes).unwrap();
-            // All of the last ones, each whole.
+            // All of the newest samples, each whole.
             let first = number + 1 - kept.len() as u64;
             let expected: Vec<_> = (first..=number).map(numbered).collect();
             assert!(kept == expected, "{:?} of {number}", kept.iter().map(|s| s.at_ms).collect::<Vec<_>>());

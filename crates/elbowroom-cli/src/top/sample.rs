@@ -17,25 +17,25 @@ pub struct Sample {
     pub run: u32,
     /// The name of the main process.
     pub command: String,
-    /// Since when the run has lasted, in milliseconds.
+    /// Age of the run, in milliseconds.
     pub age_ms: u64,
     /// Bytes that all processes together may have.
     pub max_bytes: u64,
-    /// Bytes that one process may have; `None`: as all.
+    /// Bytes that one process may have; `None`: as many as all together.
     pub each_bytes: Option<u64>,
     /// Bytes that may be in swap.
     pub swap_max_bytes: u64,
     /// Bytes that the processes have.
     pub bytes: u64,
-    /// The most bytes that they had at a time.
+    /// The most bytes that the processes had at a time.
     pub peak_bytes: u64,
-    /// Bytes that they have in swap.
+    /// Bytes that the processes have in swap.
     pub swap_bytes: u64,
-    /// How many processes there were so far.
+    /// How many processes the run has had so far.
     pub processes: u64,
-    /// What processes that have ended had counted.
+    /// The counters of all processes that have ended, added up.
     pub ended: ProcessUse,
-    /// The processes that are there, in the order of their rows.
+    /// The processes that have a row, in the order of the table.
     pub rows: Vec<Row>,
 }
 
@@ -46,9 +46,9 @@ pub struct Row {
     pub pid: u32,
     /// Its name, as the kernel has it.
     pub name: String,
-    /// The process was killed, and no other one has noticed so far: what it had counts on until then.
+    /// The process was killed, and no other process has freed its row yet: its memory counts until then.
     pub is_gone: bool,
-    /// Since when it has been in the run, in milliseconds.
+    /// How long it has been in the run, in milliseconds.
     pub age_ms: u64,
     /// Bytes that it has.
     pub bytes: u64,
@@ -56,16 +56,16 @@ pub struct Row {
     pub peak_bytes: u64,
     /// Bytes that it has in swap.
     pub swap_bytes: u64,
-    /// Bytes of it that are protected from others.
+    /// Bytes of it that are protected from other processes.
     pub low_bytes: u64,
-    /// Bytes that others want of it.
+    /// Bytes that other processes want of it.
     pub asked_bytes: u64,
     /// Pages that came back lately, for each 1,024 that it has, in a second.
     pub cost: u64,
     /// When the process noted what it has counted, in milliseconds since the run began. `None`: never, since
     /// it has no manager.
     pub noted_ms: Option<u64>,
-    /// What it has counted.
+    /// Its counters.
     #[serde(flatten)]
     pub used: ProcessUse,
 }

@@ -1,4 +1,5 @@
-//! The terminal: taken for the view, and put back whatever happens.
+//! The terminal: in raw mode and on the alternate screen for the view, and restored on every way out, also
+//! after a panic or a signal.
 
 use std::io::{self, Stdout, stdout};
 use std::sync::Arc;
@@ -16,19 +17,20 @@ use ratatui_crossterm::crossterm::terminal::{
 };
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
 
-/// The terminal, as long as the view has it.
+/// The terminal in raw mode and on the alternate screen. Restored when this is dropped.
 pub struct Screen {
     terminal: Terminal<CrosstermBackend<Stdout>>,
 }
 
 impl Screen {
-    /// Takes the terminal.
+    /// Switches the terminal to raw mode and to the alternate screen.
     ///
     /// # Errors
     /// The kernel's.
     pub fn open() -> io::Result<Self> {
         let before = std::panic::take_hook();
-        // Else the message of a panic would be on the screen that is left.
+        // The terminal is restored before the message of a panic is printed: the alternate screen vanishes
+        // with its text.
         std::panic::set_hook(Box::new(move |about| {
             put_back();
             before(about);
@@ -48,7 +50,7 @@ impl Screen {
         self.terminal.draw(|frame| draw(frame.buffer_mut())).map(drop)
     }
 
-    /// What happened at the terminal within `bound`, if anything.
+    /// Waits for an event of the terminal, for at most `bound`.
     ///
     /// # Errors
     /// The kernel's.
@@ -63,18 +65,18 @@ impl Drop for Screen {
     }
 }
 
-/// Puts the terminal back. A terminal that is gone cannot be told.
+/// Restores the terminal. Errors are ignored: they only mean that the terminal is gone.
 fn put_back() {
     let _ = disable_raw_mode();
     let _ = execute!(stdout(), LeaveAlternateScreen, Show);
 }
 
-/// Whether a signal has come that ends the command. Such a signal sets a flag, so that the terminal is put
-/// back.
+/// A flag that SIGHUP, SIGINT and SIGTERM set. They do not end the process at once, so that the terminal is
+/// restored first.
 pub struct Ended(Arc<AtomicBool>);
 
 impl Ended {
-    /// From now on the signals set the flag.
+    /// Makes the signals set the flag from now on.
     ///
     /// # Errors
     /// The kernel's.
@@ -86,7 +88,7 @@ impl Ended {
         Ok(Self(flag))
     }
 
-    /// Whether one has come.
+    /// Whether such a signal has come.
     pub fn is_set(&self) -> bool {
         self.0.load(Ordering::Relaxed)
     }

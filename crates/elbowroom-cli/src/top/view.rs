@@ -10,7 +10,7 @@ use crate::top::rates::{RatedRow, Report};
 pub struct View {
     /// The column that rows are sorted by.
     pub sort: Column,
-    /// The other way round.
+    /// Whether the rows are in reversed order.
     pub is_reversed: bool,
     /// Rows whose name or id does not have this text are hidden.
     pub filter: String,
@@ -18,7 +18,7 @@ pub struct View {
     pub mode: Mode,
     /// How many rows are above the screen.
     pub scroll: usize,
-    /// Whether a recording is shown, in which keys can move.
+    /// Whether a recording is shown: then keys can move to other samples.
     pub is_replay: bool,
 }
 
@@ -36,7 +36,7 @@ pub enum Mode {
 /// What is to be done after a key.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Action {
-    /// Nothing but to draw anew.
+    /// Draw the view again.
     Draw,
     /// Leave.
     Quit,
@@ -87,7 +87,7 @@ impl View {
         rows
     }
 
-    /// A key was pressed.
+    /// Handles a key. Returns what is to be done.
     pub fn key(&mut self, key: KeyEvent) -> Action {
         if key.kind == KeyEventKind::Release {
             return Action::Draw;

@@ -8,7 +8,7 @@ fn mistake(entries: &[Entry], entry: usize, key: &str, why: String) -> Mistake {
     Reader { number: entry, entry: &entries[entry] }.mistake(key, why)
 }
 
-/// Checks what a spec says by itself.
+/// Checks of a spec what does not depend on the run.
 pub(super) fn all(spec: &GroupSpec, entries: &[Entry]) -> Result<(), Mistake> {
     for group in &spec.groups {
         limits(group).map_err(|(key, why)| mistake(entries, group.entry, key, why))?;
@@ -37,7 +37,7 @@ pub(super) fn all(spec: &GroupSpec, entries: &[Entry]) -> Result<(), Mistake> {
     Ok(())
 }
 
-/// Checks what depends on the run.
+/// Checks of a spec what depends on the other options of the run.
 pub(super) fn run(spec: &GroupSpec, entries: &[Entry], run: &RunFacts) -> Result<(), Mistake> {
     protection(spec, entries, None, (run.budget_bytes, "the budget of a process"))?;
     for rule in &spec.rules {
@@ -64,7 +64,7 @@ pub(super) fn run(spec: &GroupSpec, entries: &[Entry], run: &RunFacts) -> Result
     Ok(())
 }
 
-/// Each limit is at most the next.
+/// Checks that each limit of a group is at most the next one.
 fn limits(group: &Group) -> Result<(), (&'static str, String)> {
     let given = LIMITS.into_iter().zip(group.limits.all());
     let given: Vec<_> = given.filter_map(|(key, bytes)| Some((key, bytes?))).collect();
@@ -78,7 +78,8 @@ fn limits(group: &Group) -> Result<(), (&'static str, String)> {
     Ok(())
 }
 
-/// What is protected of the groups below `parent` is at most what the parent can have.
+/// Checks that the groups directly below `parent` protect together at most `most` bytes. `whose`: the limit
+/// that `most` is, for the message.
 fn protection(
     spec: &GroupSpec,
     entries: &[Entry],
@@ -98,7 +99,7 @@ fn protection(
     Ok(())
 }
 
-/// The conditions of a rule can be met, all at a time.
+/// Checks that memory can meet all conditions of a rule at once.
 fn conditions(rule: &Rule) -> Result<(), (&'static str, String)> {
     let wrong = |key, why: &str| Err((key, why.to_owned()));
     if let Some(program) = &rule.program {

@@ -2,11 +2,11 @@
 
 use super::{Entry, What};
 
-/// What a group and a rule begin with.
+/// The first words of a group and of a rule.
 const GROUP: &str = "group";
 const RULE: &str = "rule";
 
-/// Writes entries.
+/// Writes entries in the compact form.
 pub(super) fn encode(entries: &[Entry]) -> String {
     let one = |entry: &Entry| {
         let mut words = match &entry.what {
@@ -19,7 +19,7 @@ pub(super) fn encode(entries: &[Entry]) -> String {
     entries.iter().map(one).collect::<Vec<_>>().join(",")
 }
 
-/// Reads entries.
+/// Reads entries from the compact form.
 ///
 /// # Errors
 /// What is wrong with the text: one line.
@@ -48,7 +48,8 @@ fn entry(text: &str) -> Result<Entry, String> {
     Ok(Entry { what, pairs })
 }
 
-/// `%` and two hexadecimal digits stand for a byte that separates words or is not printed.
+/// Writes `%` and two hexadecimal digits for each byte that separates words, is a `%`, or is not printable
+/// ASCII.
 fn escape(text: &str) -> String {
     let one = |byte: u8| match byte {
         b'%' | b':' | b',' | 0..0x20 | 0x7f.. => format!("%{byte:02x}"),

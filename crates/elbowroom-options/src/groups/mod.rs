@@ -1,10 +1,11 @@
 //! The memory groups of a run, and the rules by which memory goes to them.
 //!
-//! A spec is a list of [`Entry`]s: a group with its limits, or a rule with its conditions. Each has keys with
-//! values, as texts. The command reads entries from the file of `--group`, and [`encode`](GroupSpec::encode)
-//! writes them in the compact form for the environment; the preloaded library reads them there by
-//! [`GroupSpec::parse`]. Both come to [`GroupSpec::of`], so both find the same mistakes. A [`Mistake`] names
-//! the entry and the key; the command knows the line.
+//! A spec is a list of [`Entry`]s: a group with its limits, or a rule with its conditions. Each has keys
+//! with values, as texts. The command reads entries from the file of `--group`, and
+//! [`encode`](GroupSpec::encode) writes them in the compact form for the environment; the preloaded library
+//! reads them there by [`GroupSpec::parse`]. The command and the library check entries by
+//! [`GroupSpec::of`], so they find the same mistakes. A [`Mistake`] names the entry and the key; the
+//! command adds the line.
 //!
 //! The compact form: entries with `,` between, the words of an entry with `:` between, as in
 //! `group:cache:max:256M,rule:group:cache:file:*.bin`. A group has its name first. `%` and two hexadecimal
@@ -28,13 +29,13 @@ pub const MOST_GROUPS: usize = 1023;
 /// The most rules that a spec can have.
 pub const MOST_RULES: usize = 1024;
 
-/// The name by which a rule means the group above all others.
+/// The name of the root in rules: the group above all others.
 pub const ROOT: &str = "root";
 
-/// The limits of a group, in the order in which each must be at most the next.
+/// The keys of a group's limits. Each limit must be at most the next one.
 pub const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 
-/// What a rule may have.
+/// The keys that a rule may have.
 pub const RULE_KEYS: [&str; 6] = ["group", "program", "file", "kind", "min-size", "max-size"];
 
 /// The least that `max` and `high` can be, in bytes: what a few faults at a time need.
@@ -43,13 +44,13 @@ pub const LEAST_LIMIT: u64 = 1 << 20;
 /// The least that can be protected, in bytes: a page.
 pub const LEAST_PROTECTION: u64 = 4 << 10;
 
-/// The most characters of a part of a group's name.
+/// The most characters of one part of a group's name. Parts have dots between.
 pub const LONGEST_NAME: usize = 64;
 
 /// What an entry describes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum What {
-    /// A group: its name, with those of the groups above it and dots between.
+    /// A group, with its whole name: the names of the groups above it, and its own, with dots between.
     Group(String),
     /// A rule.
     Rule,
@@ -58,13 +59,13 @@ pub enum What {
 /// A group or a rule as it is written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Entry {
-    /// Which of both.
+    /// Whether the entry is a group or a rule.
     pub what: What,
     /// The keys with their values.
     pub pairs: Vec<(String, String)>,
 }
 
-/// What is wrong with an entry. Shown, it says which key, what is wrong, and what may be written.
+/// A mistake in an entry. Its text says which key is wrong, why, and what may be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Mistake {
     /// The number of the entry, from 0 on.
@@ -86,18 +87,18 @@ impl fmt::Display for Mistake {
 /// The limits of a group, in bytes; `None`: not limited, or not protected.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupLimits {
-    /// What is never taken from the group.
+    /// Memory that is never taken from the group.
     pub min: Option<u64>,
-    /// What is taken from the group only if nothing else can be.
+    /// Memory that is taken from the group only if no unprotected memory is left.
     pub low: Option<u64>,
-    /// From here on the group's threads reclaim, and are slowed down.
+    /// Above this, threads whose accesses need memory of the group reclaim from it, and are slowed down.
     pub high: Option<u64>,
     /// The most that the group may use.
     pub max: Option<u64>,
 }
 
 impl GroupLimits {
-    /// In the order of [`LIMITS`].
+    /// The limits, in the order of [`LIMITS`].
     fn all(&self) -> [Option<u64>; LIMITS.len()] {
         [self.min, self.low, self.high, self.max]
     }
@@ -111,7 +112,7 @@ impl GroupLimits {
 /// A group.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Group {
-    /// Its name, with those of the groups above it and dots between.
+    /// Its whole name: the names of the groups above it, and its own, with dots between.
     pub name: String,
     /// The number of the group above it, which is smaller than its own; `None`: the root.
     pub parent: Option<usize>,
@@ -130,7 +131,7 @@ pub struct Rule {
     pub program: Option<String>,
     /// A pattern of the file's path, or, without a slash, of the file's name.
     pub file: Option<String>,
-    /// What the memory is made for.
+    /// The kind of the memory.
     pub kind: Option<MemoryKind>,
     /// The least length of the mapping, in bytes.
     pub min_size: Option<u64>,
@@ -140,7 +141,7 @@ pub struct Rule {
     entry: usize,
 }
 
-/// All groups, those above before those below, and all rules in their order.
+/// All groups, each before the groups below it, and all rules in their order.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct GroupSpec {
     /// The groups.
@@ -206,7 +207,7 @@ impl GroupSpec {
     }
 }
 
-/// An entry that is read.
+/// Reads the keys of one entry.
 struct Reader<'e> {
     number: usize,
     entry: &'e Entry,

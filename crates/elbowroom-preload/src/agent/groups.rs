@@ -1,8 +1,8 @@
 //! The memory groups of the process, as the file of `--group` has them. They are made with the manager, on a
 //! service thread, and each new mapping gets its group there.
 //!
-//! Synchronization: set once. A forked child with a manager of its own makes the same groups in the same
-//! order, so their ids are the same.
+//! Synchronization: the groups are set once. A forked child with a manager of its own makes the same groups
+//! in the same order, so their ids are the same.
 
 use crate::base::config::Options;
 use crate::base::executable;
@@ -19,7 +19,7 @@ use std::sync::OnceLock;
 struct Placement {
     spec: GroupSpec,
     rules: Rules,
-    /// The group of each number of the spec, if it was made.
+    /// The id of each group of the spec, by its number there; `None`: the group was not made.
     made: Vec<Option<GroupId>>,
 }
 
@@ -58,7 +58,7 @@ fn create(manager: &Manager, above: GroupId, group: &Group) -> Result<GroupId, E
     manager.groups().create(above, &limits)
 }
 
-/// The group of a new mapping, of a file if it has an origin; `None`: the root.
+/// The group of a new mapping; `None`: the root. `origin`: the file that is mapped, if there is one.
 pub fn of(args: &MapArgs, origin: Option<&Origin>) -> Option<GroupId> {
     let Placement { rules, made, .. } = PLACEMENT.get()?;
     let kind = match (origin, args.caller) {
@@ -70,7 +70,7 @@ pub fn of(args: &MapArgs, origin: Option<&Origin>) -> Option<GroupId> {
     number.and_then(|number| made[number])
 }
 
-/// The path of a file, as it is now. A file without a name has the last one that it had.
+/// The current path of a file. For a file that was removed, the last path that it had.
 fn path(origin: &Origin) -> Option<String> {
     let path = std::fs::read_link(origin.path()).ok()?.to_string_lossy().into_owned();
     let is_removed = sys::fstat(origin.as_fd().as_raw_fd()).is_some_and(|stat| stat.st_nlink == 0);

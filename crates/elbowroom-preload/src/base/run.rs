@@ -1,9 +1,10 @@
-//! This process as one of those that `elbowroom run` has started.
+//! This process as a member of its run: of the processes that `elbowroom run` has started.
 //!
 //! The table of the run is a file, whose path is among the options. A process maps the table before its
-//! program runs, and never unmaps it; a program that is executed opens the file anew. docs/decisions/0033
+//! program runs, and never unmaps it. After an exec, the new program opens the file anew.
+//! docs/decisions/0033
 //!
-//! Synchronization: set once, by the constructor; then atomics of the table.
+//! Synchronization: the constructor sets the statics once. The table has atomics and a lock of its own.
 
 use crate::base::config::Options;
 use crate::base::state;
@@ -15,16 +16,18 @@ use std::fs::OpenOptions;
 use std::os::unix::ffi::OsStrExt;
 use std::sync::{Arc, OnceLock};
 
-/// A process that cannot open the table has this part of the budget for itself, unless `--each` says more.
+/// A process that cannot open the table has a budget of its own: that of `--each`, or else the run's budget
+/// divided by this.
 const PART_WITHOUT: u64 = 16;
 
 static MEMBER: OnceLock<Arc<Member>> = OnceLock::new();
 /// The table's file, for [`ends`], which may not allocate.
 static PATH: OnceLock<CString> = OnceLock::new();
-/// Why the table cannot be opened.
+/// Why the table could not be opened.
 static LACK: OnceLock<String> = OnceLock::new();
 
-/// Enters the run. Called by the constructor. A process that cannot has a budget of its own.
+/// Enters the run. Called by the constructor. A process that cannot open the table gets a budget of its
+/// own.
 pub fn enter(options: &mut Options) {
     let Some(path) = &options.tree else { return };
     let opened = open_briefly(|| OpenOptions::new().read(true).write(true).open(path))
@@ -45,23 +48,23 @@ pub fn enter(options: &mut Options) {
     }
 }
 
-/// This process as one of its run, if it is one.
+/// This process as a member of its run; `None`: it is in no run.
 pub fn member() -> Option<&'static Arc<Member>> {
     MEMBER.get()
 }
 
-/// Why the table of the run cannot be opened, if it cannot.
+/// Why the table of the run could not be opened; `None`: there is no table, or it was opened.
 pub fn lack() -> Option<&'static str> {
     LACK.get().map(String::as_str)
 }
 
-/// The run so far. Allocates nothing.
+/// The figures of the whole run so far. Allocates nothing.
 pub fn totals() -> Option<RunTotals> {
     member().map(|member| member.tree().totals())
 }
 
-/// The process is about to execute a program; [`came_back`] follows if it did not. Does nothing in a child
-/// that shares its parent's memory.
+/// Called before an exec: gives this process's memory back to the run. If the exec fails, [`came_back`]
+/// follows. Does nothing, and returns `false`, in a child that shares its parent's memory.
 pub fn about_to_exec() -> bool {
     let member = member().filter(|_| state::process().is_some_and(|process| process.is_home()));
     if let Some(member) = member {
@@ -70,15 +73,17 @@ pub fn about_to_exec() -> bool {
     member.is_some()
 }
 
-/// The program was not executed. `left`: what [`about_to_exec`] gave.
+/// Called after an exec that has failed: the process has its memory again. `left`: the result of
+/// [`about_to_exec`].
 pub fn came_back(left: bool) {
     if let Some(member) = member().filter(|_| left) {
         member.came_back();
     }
 }
 
-/// The process ends. What it has is not the others' before the kernel has it again, which they notice. The
-/// last process removes the file.
+/// Called at the end of the process. If it still has memory, its row stays: that memory is free only once
+/// the kernel has ended the process, and other processes free the row then. The last process removes the
+/// file.
 pub fn ends() {
     let Some(member) = member() else { return };
     if member.has() == 0 {

@@ -20,7 +20,7 @@ on_every_machine! {
 const THREADS: usize = 4;
 const READS: usize = 6;
 
-/// How often times are measured at most.
+/// How often a test measures times before it fails.
 const TURNS: usize = 10;
 
 /// Distance of pages that are read, in pages.
@@ -30,8 +30,8 @@ fn slow(what: &str) -> Config {
     Config { inject: Some(what.to_owned()), ..Config::with_memory(BUDGET) }
 }
 
-/// The figures once no thread stalls: no stall goes on that no thread has. A handler may note the end of a
-/// stall a moment after it has woken the thread.
+/// The figures when no thread stalls. A handler may note the end of a stall a moment after it has woken the
+/// thread, so this waits first. Checks that no stall goes on without a thread.
 fn figures_at_end<M: Machine>(m: &M) -> PressureUse {
     let [before, after] = [(); 2].map(|()| {
         thread::sleep(Duration::from_millis(20));
@@ -57,7 +57,7 @@ fn about<const N: usize>(mut measure: impl FnMut(usize) -> [(u64, Duration); N])
 }
 
 /// Threads read pages far from each other, all at once. The sum of their waits is the stall time of file
-/// reads, the time from the first to the last is `some`, and most of it is `full`.
+/// reads, the time from the first read to the last is `some`, and more than a quarter of it is `full`.
 fn threads_that_wait_for_a_slow_disk_stall_as_long_as_they_wait<M: Machine>() {
     let dir = scratch();
     let pages = TURNS * THREADS * READS * STRIDE;
@@ -100,7 +100,7 @@ fn threads_that_wait_for_a_slow_disk_stall_as_long_as_they_wait<M: Machine>() {
     assert!(seen.some.avg10 > seen.some.avg60 && seen.some.avg60 > seen.some.avg300, "{seen:?}");
 }
 
-/// No other thread is known, so all of it is `full`.
+/// The manager knows of no other thread, so all of the stall is `full`.
 fn one_thread_that_reads_stalls_alone<M: Machine>() {
     let dir = scratch();
     let path = stamped(dir.path(), "data", TURNS * STRIDE);
@@ -209,7 +209,7 @@ fn a_trigger_tells_that_threads_stall<M: Machine>() {
     });
 }
 
-/// First touches of memory, and accesses to pages that are there.
+/// First touches of memory and accesses to present pages wait for nothing, and so are no stalls.
 fn accesses_without_waits_are_no_stalls<M: Machine>() {
     let Some(m) = M::start(Config::with_memory(BUDGET)) else { return };
     let (pages, port) = (256, m.port());

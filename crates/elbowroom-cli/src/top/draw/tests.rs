@@ -1,4 +1,4 @@
-//! What is on the screen, by a terminal in memory.
+//! Tests of what is drawn, with a terminal in memory.
 
 use elbowroom::ProcessUse;
 use ratatui_core::backend::TestBackend;
@@ -131,7 +131,7 @@ fn without_colour_nothing_is_coloured_and_the_text_is_the_same() {
     let has_colour = |buffer: &Buffer| buffer.content().iter().any(|cell| cell.fg != Color::Reset);
     assert!(has_colour(&coloured) && !has_colour(&plain));
     assert_eq!(lines(&coloured), lines(&plain));
-    // The titles are told from the rows by being reversed, and the column of the order by being bold.
+    // Titles are reversed, and the title of the column that the rows are sorted by is bold as well.
     let title = plain.content().iter().skip(80 * 4).take(80);
     let sorted_by = title.filter(|cell| cell.modifier.contains(Modifier::BOLD | Modifier::REVERSED));
     assert_eq!(sorted_by.map(|cell| cell.symbol()).collect::<String>().trim(), "SIZE");
