@@ -7,7 +7,8 @@ const MIB: u64 = 1 << 20;
 /// What a tree may have beyond its budget for a moment: a copy after a fork, and what starting managers need.
 const PASSING: u64 = 96 * MIB;
 
-/// Runs a part of the program `tree`, beside the kernel, which validates it.
+/// Runs a part of the program `tree` under Elbowroom, and before that without, which checks the program
+/// itself.
 fn tree(variant: Variant, arguments: &[&str], options: &[&str]) -> Outcome {
     let plain = Command::new(program("tree")).args(arguments).run().success();
     assert!(plain.stdout.ends_with("ok\n") || arguments[0] == "random", "{}", plain.report());
@@ -46,7 +47,7 @@ fn a_limit_for_each(variant: Variant) {
 }
 behaviour!(a_limit_for_each: m64);
 
-/// Whatever is forked, executed and killed, each process finds its own bytes.
+/// Processes fork, execute programs and are killed at random, and each one finds its own bytes.
 fn a_tree_at_random(variant: Variant) {
     for seed in ["1", "2"] {
         tree(variant, &["random", seed, "24", "2"], &[]);
@@ -54,7 +55,8 @@ fn a_tree_at_random(variant: Variant) {
 }
 behaviour!(a_tree_at_random: m16, copy, threads);
 
-/// The memory of a killed process is the others' again, or the tree would be full of the dead.
+/// The memory of a killed process goes to the other processes. Else killed processes would use up the
+/// budget.
 fn processes_that_are_killed(variant: Variant) {
     let outcome = tree(variant, &["killed", "4", "24", "6"], &[]);
     let kills: u64 = outcome.stdout.split(' ').next().and_then(|kills| kills.parse().ok()).unwrap();
@@ -62,3 +64,11 @@ fn processes_that_are_killed(variant: Variant) {
     assert!(of_run(&outcome, "bytes") < 64 * MIB, "the dead count on\n{}", outcome.report());
 }
 behaviour!(processes_that_are_killed: m64);
+
+/// A process that has not reached its budget grows, and lacks nothing: no thread waits for memory.
+fn growing_is_no_pressure(variant: Variant) {
+    let outcome = tree(variant, &["waits", "24"], &[]);
+    let stalled = outcome.stats.as_ref().and_then(|stats| stats["pressure"]["some"]["total_us"].as_u64());
+    assert_eq!(stalled, Some(0), "{}", outcome.report());
+}
+behaviour!(growing_is_no_pressure: m64);

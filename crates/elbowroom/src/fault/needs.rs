@@ -91,7 +91,7 @@ impl<P: Platform> Pass<'_, P> {
                 // Growing the arena takes time, too, but is no sign that memory lacks.
                 let begin_stall =
                     || core.begin_stall(StallKind::Frames, fault.track, fault.event.addr, Some(group));
-                let stall = if core.mmu.can_grow() { None } else { begin_stall() };
+                let stall = if core.can_grow() { None } else { begin_stall() };
                 let frames = core.frames(group, order, self.ready);
                 drop(stall);
                 if core.mmu.populated_frames() != populated

@@ -1,9 +1,9 @@
 //! Frames for threads that need them: the arena grows, and frames are freed ahead of need.
 //!
-//! What fits in the budget stays in memory: nothing is freed before the arena has its size. A thread of its
-//! own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need, and once that has its
-//! size it frees frames when few are left. A thread that needs frames sooner grows the arena itself, and
-//! then frees a batch.
+//! Pages that fit in the budget stay in memory: nothing is freed before the arena has its size. A thread of
+//! its own keeps some frames at hand (Linux: `kswapd`): it grows the arena ahead of need, and once the
+//! arena has its size it frees frames when few are left. A thread that needs frames sooner grows the arena
+//! itself, and then frees a batch.
 
 use super::Reclaim;
 use crate::config::{GROW_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS};
@@ -17,7 +17,7 @@ impl<P: Platform> Reclaim<P> {
     /// A run of 2^`order` frames for a group or, if memory is short or in pieces, a smaller one.
     ///
     /// # Errors
-    /// Nothing can be freed now: in the arena, or in the group whose limit is reached.
+    /// Nothing can be freed now, in the arena or in the group whose limit is reached.
     pub(crate) fn frames(&self, group: GroupId, order: u8, woken: &dyn Woken) -> Result<Frames, OverLimit> {
         let wanted: usize = 1 << order;
         let want = wanted.max(self.tuning().reclaim_batch_pages);
@@ -31,12 +31,12 @@ impl<P: Platform> Reclaim<P> {
                     self.groups.count(over, GroupEvent::Max, 1);
                     over
                 }
-                // What fits in the budget stays in memory, although growing may take as long as reading it
-                // again.
+                // Pages that fit in the budget stay in memory, even though growing may take as long as
+                // reading an evicted page again.
                 Err(OverLimit::Arena) if self.grow_arena() => continue,
                 Err(OverLimit::Arena) if order > 0 && !is_short_of_pieces(&self.mmu) => break,
-                // What is free may be in pieces. Evicting folios of that size frees runs of that size, so go
-                // on for a while.
+                // The free frames may be in pieces. Evicting folios of that size frees runs of that size,
+                // so go on for a while.
                 Err(OverLimit::Arena) => GroupId::ROOT,
             };
             if self.shrink(from, want, woken) == 0 {
@@ -48,26 +48,26 @@ impl<P: Platform> Reclaim<P> {
             for order in (0..order).rev() {
                 smaller = smaller.or_else(|_| self.alloc(group, order));
             }
-            // Others may have taken what the arena had grown by.
+            // Other threads may have taken the frames by which the arena had grown: grow it again.
             if !matches!(smaller, Err(OverLimit::Arena)) || !self.grow_arena() {
                 return smaller;
             }
         }
     }
 
-    /// A run of 2^`order` frames for a group, if there is one free. Takes no time to speak of.
+    /// A run of 2^`order` frames for a group, if one is free. Does not wait, grow or reclaim.
     pub(crate) fn frames_at_hand(&self, group: GroupId, order: u8) -> Option<Frames> {
         let extent = self.alloc(group, order);
         self.see_to_supply(order);
         extent.ok()
     }
 
-    /// A run of 2^`order` frames for a group, if that can be had without freeing any. The arena may grow
+    /// A run of 2^`order` frames for a group, if it can be had without freeing frames. The arena may grow
     /// for it: that clears frames, which the caller would have to do otherwise.
     pub(crate) fn whole_run(&self, group: GroupId, order: u8) -> Option<Frames> {
         let mut extent = self.alloc(group, order);
         for _ in 0..RECLAIM_ROUNDS {
-            // More than once, since others may take what it has grown by.
+            // More than once, since other threads may take the frames by which the arena has grown.
             if !matches!(extent, Err(OverLimit::Arena)) || !self.grow_arena() {
                 break;
             }
@@ -77,11 +77,11 @@ impl<P: Platform> Reclaim<P> {
         extent.ok()
     }
 
-    /// Wakes the thread that keeps frames at hand, if there is something for it to do. That thread is woken
-    /// for single frames only: a thread that needs a run frees folios that are as large, since what is
-    /// freed ahead would be in pieces. Frames that are owed for what describes pages are given up first,
-    /// since reclaim, which does it otherwise, does not run while memory is free. For runs of anonymous
-    /// memory `order` is 0, too: they go out in runs, so what is freed ahead is in runs.
+    /// Wakes the thread that keeps frames at hand, if it has something to do. It frees frames for
+    /// single-frame requests (`order` 0) only: frames that it frees ahead would be in pieces, so a thread
+    /// that needs a run frees folios of that size itself. For runs of anonymous memory `order` is 0, too:
+    /// they go out in runs, so they are freed in runs. Frames that are owed for metadata are given up
+    /// first: reclaim, which does that otherwise, does not run while memory is free.
     pub(crate) fn see_to_supply(&self, order: u8) {
         if self.owed_frames() >= PAY_AT {
             self.pay_frames(self.mmu.frames_at_hand() / 2);
@@ -91,7 +91,7 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
-    /// The low watermark: no fewer frames should be free.
+    /// The low watermark: with fewer free frames than this, frames are freed ahead.
     pub(super) fn low_mark(&self) -> usize {
         let frames = match self.config.member {
             Some(_) => self.mmu.populated_frames(),
@@ -100,27 +100,27 @@ impl<P: Platform> Reclaim<P> {
         frames / self.tuning().low_share
     }
 
-    /// Whether the arena can have more memory: it has not reached its size, nor as much as it may have, or
-    /// its process can take more from its run.
-    fn can_grow(&self) -> bool {
+    /// Whether the arena can have more memory: it has neither reached its size nor its allowance, or its
+    /// process can take more pages from its run.
+    pub(crate) fn can_grow(&self) -> bool {
         self.mmu.can_grow() || self.run().is_some_and(|run| run.has_room())
     }
 
-    /// Whether a thread that has time should grow the arena: few frames are free.
+    /// Whether the arena should grow ahead of need: few frames are free, and it can grow.
     pub(super) fn wants_to_grow(&self) -> bool {
         let ahead = self.run().map_or(GROW_AHEAD_FRAMES, |run| run.grow_ahead());
         self.mmu.frames_at_hand() < ahead && self.can_grow()
     }
 
-    /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena has its size.
-    /// What fits in the budget stays in memory, however little of a large arena is there so far.
+    /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena cannot grow.
+    /// While it can, nothing is freed, however little of a large arena is populated.
     pub(super) fn is_low(&self) -> bool {
         !self.can_grow() && self.mmu.frames_at_hand() < self.low_mark()
     }
 
-    /// Populates more of the arena; `false` if all of it is, or as much as may be. The process of a run takes
-    /// the pages from the run before; if that has none left, another process is asked, and the caller goes on
-    /// without.
+    /// Populates more of the arena. `false`: all of it is populated, or as much as its allowance permits.
+    /// The process of a run takes the pages from the run first; if the run has none left, another process
+    /// is asked for some, and the caller goes on without.
     pub(super) fn grow_arena(&self) -> bool {
         self.pay_frames(usize::MAX);
         // If the machine has no memory for more, the arena stays as it is.
@@ -133,16 +133,16 @@ impl<P: Platform> Reclaim<P> {
         grown
     }
 
-    /// Has the thread that keeps frames at hand look whether the manager stops.
+    /// Wakes the thread that keeps frames at hand, so that it sees that the manager stops.
     pub(crate) fn wake_supplier(&self) {
         self.supply.ring_for_stop();
     }
 }
 
-/// Whether to free more until a run is free, although single frames are: pages that get single frames
-/// in its place go out and come back one by one from then on. Only while few frames are free: free
-/// frames join to runs again when there are enough of them, unless frames between them cannot be freed,
-/// and the pool has such frames everywhere. Then all would go out, for runs that never come.
+/// Whether to go on freeing until a run is free, although single frames are free: pages that get single
+/// frames instead go out and come back one by one from then on. Only while few frames are free. When many
+/// are, free frames join to runs again, unless frames that cannot be freed lie between them, as those of
+/// the pool do everywhere; then freeing more would evict all, for runs that never come.
 fn is_short_of_pieces(mmu: &impl Mmu) -> bool {
     mmu.frames_at_hand() < mmu.populated_frames() / PIECES_SHARE
 }
@@ -158,7 +158,7 @@ mod tests {
     use elbowroom_sync::time::{Duration, Instant};
     use elbowroom_sync::{Arc, thread};
 
-    /// A mapping of so many pages: of an object to read, or of private memory.
+    /// A mapping of so many pages: of an object, read-only, or of private memory.
     fn request(pages: usize, object: Option<Arc<FileObject>>) -> MapRequest {
         let memory = MapRequest::private_memory(pages * PAGE_SIZE);
         match object {
@@ -181,7 +181,8 @@ mod tests {
         (manager, space, start)
     }
 
-    /// The low mark of a large arena is above what is grown ahead. Here that of a small one is.
+    /// In a large arena the low mark is above the frames that are grown ahead. Here a tuned `low_share`
+    /// makes it so in a small one.
     #[test]
     fn nothing_is_freed_ahead_of_need_while_the_arena_can_grow() {
         const PAGES: usize = 12 << 10;
@@ -192,7 +193,7 @@ mod tests {
         for page in 0..PAGES {
             assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
             if page % 1024 == 0 {
-                // The thread that frees ahead has time to look.
+                // Gives the thread that keeps frames at hand time to look.
                 thread::sleep(DELAY);
             }
         }
@@ -206,7 +207,7 @@ mod tests {
         let (_manager, space, start) = mapped(Config::with_memory(16 << 20), PAGES);
         let (cpu, core) = (space.cpu(), &space.core);
         let mut met = 0;
-        // In strides, so that no stream is seen and single pages are read.
+        // In strides, so that no sequential stream is detected and single pages are read.
         for page in (0..PAGES).map(|turn| turn * 4099 % PAGES) {
             assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
             let low = || core.is_low();
@@ -220,19 +221,20 @@ mod tests {
         assert!(met > 0, "memory was never short");
     }
 
-    /// Where much is free, but only single frames, a run is not worth what is in memory.
+    /// While many frames are free, but only single ones, no pages are evicted to free a run.
     #[test]
     fn nothing_is_freed_for_a_run_while_much_is_free_in_pieces() {
         const PAGES: usize = 512;
         let mut config = Config::with_memory(16 << 20);
-        // The thread that frees frames ahead looks once a second: it is to find enough while all are held.
+        // The thread that keeps frames at hand looks once a second: with this low mark it frees nothing
+        // while the test holds all frames.
         config.ablation.tuning.low_share = usize::MAX;
         let (manager, space, start) = mapped(config, PAGES);
         let (cpu, core) = (space.cpu(), &space.core);
         for page in 0..PAGES {
             assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(0));
         }
-        // All frames. Another thread may be growing the arena, too.
+        // Take all frames. Another thread may be growing the arena, too.
         let mut held = Vec::new();
         while core.groups.charged_pages() < core.mmu.frames() as u64 {
             held.extend(core.alloc(GroupId::ROOT, 0));
@@ -252,8 +254,8 @@ mod tests {
         held.into_iter().for_each(|frames| core.free(frames));
     }
 
-    /// Swap that is not used takes nothing of the budget; pages that are out take frames from those that are
-    /// in, and single pages more than large folios.
+    /// Unused swap takes nothing of the budget. Metadata of pages that are out takes frames from the pages
+    /// that are in, and that of single pages more than that of large folios.
     #[test]
     fn what_describes_pages_is_a_part_of_the_budget() {
         const BUDGET: usize = 16 << 20;
@@ -277,7 +279,7 @@ mod tests {
         }
         let peak = core.peak_bytes() as usize - core.mmu.metadata_bytes();
         assert!(peak <= BUDGET, "{peak}");
-        // What is freed leaves nothing behind but that.
+        // Once all is unmapped, only frames given up for metadata are missing.
         space.unmap(start, PAGES * PAGE_SIZE).unwrap();
         let free = core.mmu.frames_at_hand() + core.swap.frames();
         assert!(core.mmu.frames() - free < 64, "{} of {}", free, core.mmu.frames());
