@@ -1,12 +1,12 @@
-//! Which processes there are, and since when.
+//! Facts about processes: which exist, and since when.
 
 use rustix::process::{Pid, getpid, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
 
-/// The clock ticks of /proc are of this length, on every architecture (USER_HZ), in nanoseconds.
+/// The length of a clock tick of /proc, in nanoseconds: the same on every architecture (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
 
-/// Nanoseconds since the machine was started, the time in which it slept included.
+/// Nanoseconds since the machine was started, including the time in which it was suspended.
 pub fn boot_time() -> u64 {
     let now = clock_gettime(ClockId::Boottime);
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
@@ -17,8 +17,8 @@ pub fn own_pid() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// The name of the calling thread as two words, its first byte the lowest: that of the program, on the main
-/// thread.
+/// The name of the calling thread as two words, its first byte the lowest. The main thread's name is that
+/// of the program.
 pub fn own_name() -> [u64; 2] {
     let mut bytes = [0; 16];
     if let Ok(name) = rustix::thread::name() {
@@ -28,15 +28,15 @@ pub fn own_name() -> [u64; 2] {
     [half(0), half(8)]
 }
 
-/// The namespace in which this process's id counts; 0: /proc does not say.
+/// The pid namespace of this process: its inode number. 0: /proc does not say.
 pub fn pid_namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/pid").map_or(0, |stat| stat.st_ino)
 }
 
-/// How many anonymous pages of this process are those of others, too, by their parts: the pages that it has,
-/// less its proportional share of them. For as long as a forked process and its parent have the same pages,
-/// each counts only its part. The kernel walks all page tables for this, some 5 ms for each GiB. 0: the
-/// kernel does not say.
+/// How many anonymous pages of this process do not count as its own, since other processes share them: its
+/// anonymous pages less their proportional set size. While a forked process and its parent share pages,
+/// each counts only its share of them. The kernel walks all page tables for this, about 5 ms for each GiB.
+/// 0: the kernel does not say.
 pub fn shared_anonymous_pages() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup").unwrap_or_default();
     let kibibytes = |name: &str| -> Option<usize> {
@@ -47,15 +47,15 @@ pub fn shared_anonymous_pages() -> usize {
     all.zip(part).map_or(0, |(all, part)| all.saturating_sub(part) / (crate::PAGE_SIZE >> 10))
 }
 
-/// Whether there is a process with this id, or its exit status. Allocates nothing.
+/// Whether a process with this id exists, if only as a zombie. Allocates nothing.
 pub fn process_exists(pid: u32) -> bool {
     let pid = i32::try_from(pid).ok().and_then(Pid::from_raw);
-    // A process that may not be signaled is there, too.
+    // A process that this one may not signal exists, too: EPERM.
     pid.is_some_and(|pid| test_kill_process(pid) != Err(rustix::io::Errno::SRCH))
 }
 
-/// When a process was started, in nanoseconds since the machine was, rounded down to 10 ms. 0: it is there,
-/// and /proc does not say since when. `None`: it is gone, or only its exit status is left.
+/// When a process was started, in nanoseconds since the boot, rounded down to 10 ms. 0: it exists, but
+/// /proc does not say since when. `None`: it is gone, or a zombie.
 pub fn process_started(pid: u32) -> Option<u64> {
     let by_signal = || process_exists(pid).then_some(0);
     match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
@@ -64,15 +64,15 @@ pub fn process_started(pid: u32) -> Option<u64> {
     }
 }
 
-/// The start in a text of /proc/PID/stat; the inner `None`: the process has ended. The outer `None`: the text
-/// is not of that form.
+/// The start time in a text of /proc/PID/stat. The inner `None`: the process has ended. The outer `None`:
+/// the text does not have the form of such a file.
 fn started(stat: &str) -> Option<Option<u64>> {
     // The command name, in parentheses, may contain any character.
     let (_, rest) = stat.rsplit_once(") ")?;
     let field = |number: usize| rest.split(' ').nth(number - 3);
     let threads: u64 = field(20)?.parse().ok()?;
     let ticks: u64 = field(22)?.parse().ok()?;
-    // Threads can go on after the main thread has ended.
+    // A zombie main thread does not mean that the process has ended: its other threads may still run.
     let is_gone = matches!(field(3)?, "Z" | "X") && threads <= 1;
     Some((!is_gone).then_some(ticks * TICK_NS))
 }

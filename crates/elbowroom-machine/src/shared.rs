@@ -1,15 +1,16 @@
-//! Words of memory that processes share, to be changed by atomic operations only, and to sleep at.
+//! Words of memory that processes share. They are changed by atomic operations only, and threads can sleep
+//! until one changes (futexes).
 //!
-//! The memory is that of a file. Any process that can write to the file can store anything there at any time:
-//! no value of a word may decide more than a number that is checked against the caller's own.
+//! The memory is that of a file. Any process that can write to the file can store anything there at any
+//! time: so a word may only be used as a number that is checked against the caller's own limits.
 
 use elbowroom_sync::atomic::AtomicU64;
 use elbowroom_sync::time::Duration;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
 
-/// Words in a file that is mapped shared. The mapping stays until the process ends, and a child of fork has
-/// it, too.
+/// The words of a file that is mapped shared. The mapping stays until the process ends, and a forked child
+/// inherits it.
 pub struct SharedWords {
     #[cfg(not(any(loom, shuttle)))]
     words: &'static [AtomicU64],
@@ -18,7 +19,8 @@ pub struct SharedWords {
 }
 
 impl SharedWords {
-    /// Maps the first `words` words of a file, which must be that large as long as a process has it mapped.
+    /// Maps the first `words` words of a file. The file must not become smaller than that while any process
+    /// has it mapped.
     ///
     /// # Errors
     /// The kernel's. EINVAL: the file is smaller.
@@ -40,23 +42,23 @@ impl SharedWords {
         Ok(Self { words })
     }
 
-    /// In a model: words that the threads of one process share.
+    /// In a model the words are memory of the process, which its threads share.
     #[cfg(any(loom, shuttle))]
     pub fn map(_: impl AsFd, words: usize) -> Result<Self, Errno> {
         Ok(Self { words: (0..words).map(|_| AtomicU64::new(0)).collect() })
     }
 
-    /// How many there are.
+    /// How many words there are.
     pub fn len(&self) -> usize {
         self.words.len()
     }
 
-    /// Whether there are none.
+    /// Whether there are no words.
     pub fn is_empty(&self) -> bool {
         self.words.is_empty()
     }
 
-    /// A word.
+    /// The word with this number.
     ///
     /// # Panics
     /// If there is no such word.
@@ -64,8 +66,8 @@ impl SharedWords {
         &self.words[number]
     }
 
-    /// Sleeps while the lower half of a word is `seen`: until [`SharedWords::wake`], or for `bound`, or for
-    /// no reason.
+    /// Sleeps if the lower half of a word is `seen`, until [`SharedWords::wake`] or for `bound`. May also
+    /// return early without a reason, as futexes do.
     pub fn wait(&self, number: usize, seen: u32, bound: Duration) {
         #[cfg(not(any(loom, shuttle)))]
         {
@@ -81,7 +83,7 @@ impl SharedWords {
         }
     }
 
-    /// Wakes all that sleep at a word.
+    /// Wakes all threads that sleep at a word.
     pub fn wake(&self, number: usize) {
         #[cfg(not(any(loom, shuttle)))]
         {
@@ -93,12 +95,12 @@ impl SharedWords {
         let _ = self.word(number);
     }
 
-    /// The lower half of a word, which is where a futex can be.
+    /// The lower half of a word, as the 32 bits that a futex needs.
     #[cfg(not(any(loom, shuttle)))]
     fn half(&self, number: usize) -> &elbowroom_sync::atomic::AtomicU32 {
         const LOWER: usize = if cfg!(target_endian = "little") { 0 } else { 1 };
         let word: *const AtomicU64 = &raw const self.words[number];
-        // SAFETY: inside the word, and aligned; only the kernel reads it so.
+        // SAFETY: inside the word, and aligned; only the kernel reads it as 32 bits.
         unsafe { &*word.cast::<elbowroom_sync::atomic::AtomicU32>().add(LOWER) }
     }
 }

@@ -1,60 +1,64 @@
-//! How much memory the arena may have: the process of a run takes memory from the kernel and gives it back
-//! while it runs, and what describes pages takes the place of frames.
+//! How many frames of the arena may have memory. This changes while the process runs: as a member of a run
+//! it takes memory from the kernel and gives it back, and metadata takes the place of frames.
 
 use super::{Arena, BLOCK_PAGES, State};
 use crate::{MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
 use rustix::mm::{self, Advice};
 
-/// How much memory an arena may have.
+/// The calls that change how many frames of an arena may have memory.
 pub struct Allowance<'a>(pub(crate) &'a Arena);
 
 impl Allowance<'_> {
-    /// From now on no more frames have memory than have some now, and than [`Allowance::add`] adds.
+    /// From now on only as many frames may have memory as have some now, plus those that [`Allowance::add`]
+    /// adds.
     pub fn restrict(&self) {
         self.0.restrict_frames();
     }
 
-    /// So many frames more may have memory.
+    /// Lets so many more frames have memory.
     pub fn add(&self, frames: usize) {
         self.0.allow_frames(frames);
     }
 
-    /// Gives the memory of at most so many free frames to the kernel; tells how many. As many fewer frames
-    /// may have memory from now on. What may be populated and is not goes first.
+    /// Takes back the permission for at most so many frames to have memory, and returns for how many.
+    /// Frames that may be populated and are not go first; then the memory of free frames is given to the
+    /// kernel.
     pub fn give(&self, most: usize) -> usize {
         self.0.give_frames(most)
     }
 
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
+    /// Gives up at most so many free frames for good, since something else needs the memory: frames without
+    /// memory first. Returns how many it gave up.
     pub fn withhold(&self, most: usize) -> usize {
         self.0.withhold(most)
     }
 
-    /// Frames that were given up for good.
+    /// How many frames were given up for good.
     pub fn withheld(&self) -> usize {
         self.0.withheld()
     }
 }
 
 impl Arena {
-    /// From now on no more frames have memory than have some now, and than [`Arena::allow_frames`] adds.
+    /// From now on only as many frames may have memory as have some now, plus those that
+    /// [`Arena::allow_frames`] adds.
     pub(crate) fn restrict_frames(&self) {
         let mut state = self.state.lock();
         state.allowed = state.held;
         self.publish(&state);
     }
 
-    /// So many frames more may have memory.
+    /// Lets so many more frames have memory.
     pub(crate) fn allow_frames(&self, frames: usize) {
         let mut state = self.state.lock();
         state.allowed = state.allowed.saturating_add(frames);
         self.publish(&state);
     }
 
-    /// Gives the memory of at most so many free frames to the kernel: as many fewer may have some from now
-    /// on. What may be populated and is not goes first. Tells how many frames it gave.
+    /// Takes back the permission for at most so many frames to have memory, and returns for how many.
+    /// Frames that may be populated and are not go first; then the memory of free frames is given to the
+    /// kernel.
     pub(crate) fn give_frames(&self, most: usize) -> usize {
         let mut state = self.state.lock();
         let unused = state.allowed.saturating_sub(state.held).min(most);
@@ -63,7 +67,7 @@ impl Arena {
         let mut homes = state.unbacked.split_off(kept);
         let mut left = most - unused - empty;
         let mut taken = Vec::new();
-        // The largest runs first, so that the kernel has few requests.
+        // The largest runs first, so that few requests to the kernel are needed.
         for order in (0..=MAX_ORDER).rev() {
             while left >> order > 0
                 && let Some(first) = state.buddy.take(order)
@@ -92,9 +96,9 @@ impl Arena {
         unused + given
     }
 
-    /// Takes back memory for at most a block of frames that was given away. `is_registered`: a home gets its
-    /// memory by a request to the userfaultfd when its frame is wanted. `false`: there are none, or no more
-    /// may have memory.
+    /// Lets at most a block of frames whose memory was given away have memory again. `is_registered`: such
+    /// a home gets its memory by a request to the userfaultfd, once its frame is wanted. `false`: there are
+    /// no such frames, or no more may have memory.
     pub(super) fn take_back(&self, state: &mut State, is_registered: bool) -> bool {
         let most = state.allowed.saturating_sub(state.held).min(BLOCK_PAGES).min(state.absent.len());
         let rest = state.absent.len() - most;
@@ -110,8 +114,8 @@ impl Arena {
         most > 0
     }
 
-    /// Gives up at most so many free frames for good, for memory that something else needs: those without
-    /// memory first. Tells how many it gave up.
+    /// Gives up at most so many free frames for good, since something else needs the memory: frames without
+    /// memory first. Returns how many it gave up.
     pub(crate) fn withhold(&self, most: usize) -> usize {
         let mut state = self.state.lock();
         let mut ungrown = state.lanes.withhold(most);
@@ -146,7 +150,7 @@ mod tests {
     use crate::Extent;
     use elbowroom_sync::LockStats;
 
-    /// Memory goes to the kernel and comes back, and no frame is there twice or lost.
+    /// Memory goes to the kernel and comes back, and no frame is lost or allocated twice.
     #[test]
     fn what_is_given_away_comes_back() {
         const FRAMES: usize = 10 * BLOCK_PAGES;

@@ -1,4 +1,4 @@
-//! Stalls of threads that access memory: which group has them, and for what.
+//! Stalls of threads that access memory: in which group a stall counts, and for which file or mapping.
 
 use super::Core;
 use crate::group::{GroupId, Source, Stall, StallKind};
@@ -6,8 +6,8 @@ use crate::platform::Platform;
 use elbowroom_sync::epoch::pin;
 
 impl<P: Platform> Core<P> {
-    /// A thread begins to stall at an access to `addr`. `group`: the group whose memory it lacks; `None`: the
-    /// group that pays for what is mapped there. The caller has no VMA locked.
+    /// A thread begins to stall at an access to `addr`. `group`: the group whose memory is short; `None`:
+    /// the group that pays for what is mapped at `addr`. The caller has no VMA locked.
     pub(crate) fn begin_stall(
         &self,
         kind: StallKind,
@@ -15,7 +15,7 @@ impl<P: Platform> Core<P> {
         addr: usize,
         group: Option<GroupId>,
     ) -> Option<Stall> {
-        // In a model time does not pass, and each look at a lock gives it more schedules to try.
+        // Under shuttle time does not pass, and each lock taken gives it more schedules to try.
         if cfg!(shuttle) {
             return None;
         }
@@ -23,8 +23,8 @@ impl<P: Platform> Core<P> {
         Some(Stall::begin(&self.groups.of(group.unwrap_or(pays)).pressure(), thread, kind, source))
     }
 
-    /// The group that pays for what is mapped at `addr`, and the file or the mapping that this is. A mapping
-    /// that is being changed counts as one that begins at `addr`.
+    /// The group that pays for what is mapped at `addr`, and the file or the mapping there. A mapping that
+    /// is being changed counts as one that begins at `addr`.
     fn stalls_for(&self, kind: StallKind, addr: usize) -> (GroupId, Source) {
         let guard = pin();
         let unknown = Source::Mapping(addr);

@@ -1,14 +1,14 @@
 //! Charging: how much groups use, and whether they may use more. Linux: `page_counter_try_charge`, and the
 //! stocks of `try_charge`.
 //!
-//! Two counts are apart. What is *charged* to a group alone is counted by threads in rows of their own; a
-//! reader adds them up. What a group *uses*, with all groups below it, is one number, against which limits
-//! are checked; the root has none, since its limit is the arena. A thread takes [`STOCK`] pages of use at a
-//! time, and charges from that stock of its own then. What is in stocks counts as used: so a group never
-//! uses more than its limit, and a charge that finds the limit reached takes the stocks of all threads back
-//! first.
+//! There are two counts. Pages *charged* to a group alone are counted by threads in counter rows of their
+//! own; a reader adds the rows up. What a group *uses*, with all groups below it, is one number, against
+//! which limits are checked; the root has no such number, since its limit is the arena. A thread takes
+//! [`STOCK`] pages of use at a time, and then charges from that stock of its own. Pages in stocks count as
+//! used: so a group never uses more than its limit, and a charge that finds the limit reached first takes
+//! back the stocks of all threads.
 //!
-//! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may take it.
+//! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
 use super::tree::{Place, State};
 use super::{GroupId, Groups};
@@ -26,7 +26,8 @@ const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
 pub(super) struct Usage {
     /// Pages that are charged to the group alone.
     charged: Counters<1>,
-    /// Pages that are charged to it and to the groups below it, with stocks; of the root nothing.
+    /// Pages that are charged to the group and to the groups below it, and pages in stocks. Always 0 for
+    /// the root.
     pages: AtomicU64,
 }
 
@@ -41,7 +42,7 @@ impl Usage {
         self.pages.load(Ordering::SeqCst)
     }
 
-    /// Uses `pages` more, if that is no more than `most`.
+    /// Adds `pages` to the use, if the sum is at most `most`.
     fn take(&self, pages: u64, most: u64) -> bool {
         let more = |used: u64| used.checked_add(pages).filter(|used| *used <= most);
         self.pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
@@ -61,7 +62,8 @@ impl Usage {
     }
 }
 
-/// What a thread has taken of a group's use, and not charged yet.
+/// Pages of use that a thread has taken for a group and not charged yet: the group's index in the upper 16
+/// bits, the number of pages below.
 #[derive(Default)]
 pub(super) struct Stock(AtomicU64);
 
@@ -76,7 +78,7 @@ impl Stock {
         ((word >> 48) as usize, word & Self::PAGES)
     }
 
-    /// Takes `pages` of the group at `index` out; `false`: there are not as many.
+    /// Takes `pages` of the group at `index` out of the stock; `false`: it has fewer.
     fn take(&self, index: usize, pages: u64) -> bool {
         let rest = |word: u64| {
             let (of, had) = Self::parts(word);
@@ -85,8 +87,8 @@ impl Stock {
         self.0.fetch_update(Ordering::AcqRel, Ordering::Relaxed, rest).is_ok()
     }
 
-    /// Adds pages of the group at `index`. Returns what is too much for a stock: of another group, all that
-    /// was there.
+    /// Adds pages of the group at `index`. Returns the group and the pages that leave the stock: what is
+    /// too much for it, or, if it was another group's stock, all of that.
     fn put(&self, index: usize, pages: u64) -> Option<(usize, u64)> {
         let kept = |word: u64| {
             let (of, had) = Self::parts(word);
@@ -101,7 +103,7 @@ impl Stock {
         (too_much.1 > 0).then_some(too_much)
     }
 
-    /// Takes out all, if it is of a group that `of` accepts.
+    /// Takes out all pages, if they belong to a group that `of` accepts.
     fn empty(&self, of: impl Fn(usize) -> bool) -> Option<(usize, u64)> {
         let rest = |word: u64| {
             let (index, pages) = Self::parts(word);
@@ -121,8 +123,8 @@ enum Refused {
 }
 
 impl Groups {
-    /// Charges pages to the group that pays for `group`, which it returns. `Err`: the group whose `max`
-    /// does not permit that.
+    /// Charges pages to the group that pays for `group` ([`Tree::paying`](super::Tree::paying)), and
+    /// returns that group. `Err`: the group whose `max` does not permit that.
     pub(super) fn charge(&self, group: GroupId, pages: u64) -> Result<GroupId, GroupId> {
         if group == GroupId::ROOT {
             self.of(group).usage.count(pages);
@@ -138,7 +140,7 @@ impl Groups {
         self.charge_slowly(group, pages)
     }
 
-    /// [`Groups::charge`] where the group was removed, or the thread has no stock of it.
+    /// [`Groups::charge`] for a group that was removed, or of which the thread has no stock.
     #[cold]
     fn charge_slowly(&self, group: GroupId, pages: u64) -> Result<GroupId, GroupId> {
         loop {
@@ -156,7 +158,8 @@ impl Groups {
         }
     }
 
-    /// Takes use of a group and of all groups above it, and a stock for the thread if limits permit that.
+    /// Takes use of a group and of all groups above it, and also a stock for the thread if the limits
+    /// permit it.
     fn take_use(&self, index: usize, place: Place, pages: u64) -> Result<(), Refused> {
         if pages < STOCK && self.try_take(index, place, pages + STOCK).is_ok() {
             self.put_in_stock(index, STOCK);
@@ -183,7 +186,8 @@ impl Groups {
                 return Err(Refused::Over(above));
             }
         }
-        // After use was taken: a thread that wants the place looks at its use last.
+        // This check comes after the use was taken: a thread that wants to give the place to another group
+        // changes the place first and looks at the use last.
         if self.at(index).place() != place || place.state != State::Live {
             undo(GroupId::ROOT.index());
             return Err(Refused::Removed);
@@ -201,7 +205,7 @@ impl Groups {
         self.lineage(index).for_each(|above| self.at(above).usage.give(pages));
     }
 
-    /// Takes the pages back from a group to which they are charged.
+    /// Takes back the charge of pages from a group.
     pub(super) fn uncharge_pages(&self, group: GroupId, pages: u64) {
         let (index, group) = (group.index(), self.of(group));
         group.usage.discount(pages);
@@ -211,8 +215,8 @@ impl Groups {
         if MUTANT_CHARGE_TWICE.planted() {
             self.lineage(index).for_each(|above| _ = self.at(above).usage.take(pages, u64::MAX));
         }
-        // What a group has beyond its `max` is no stock: it would be charged again without a look at the
-        // limit.
+        // Pages beyond a group's `max` do not go to a stock: they would be charged again without a check of
+        // the limit.
         let is_over = |above: usize| self.at(above).usage.pages() > self.at(above).limits.max();
         if pages <= STOCK && group.place().state == State::Live && !self.lineage(index).any(is_over) {
             self.put_in_stock(index, pages);

@@ -1,13 +1,13 @@
 //! What groups may use: limits that change at any time, and how protection is divided.
 //!
-//! Synchronization: atomics, each of which is a limit of its own.
+//! Synchronization: an atomic for each limit; limits that are set together may be seen one by one.
 
 use crate::ablation::Tuning;
 use crate::config::Config;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// Linux: `vm_swappiness`, as it is at first.
+/// The default. Linux: `vm_swappiness`.
 const SWAPPINESS: u64 = 60;
 
 /// No limit, in pages.
@@ -17,11 +17,12 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 /// `memory.low`, `memory.min` of cgroup v2. Each is rounded down to whole pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
-    /// The group never uses more. An access that needs more waits until pages of the group were reclaimed,
-    /// and fails after [`Config::memory_wait_bound`]. `u64::MAX`: no limit.
+    /// The group never uses more memory than this. An access that needs more waits until pages of the group
+    /// were reclaimed, and fails after [`Config::memory_wait_bound`]. `u64::MAX`: no limit.
     pub max: u64,
-    /// A thread whose access makes the group use more reclaims pages of the group itself, and then sleeps for
-    /// at most 200 ms for each access; not at all if nothing can be reclaimed. `u64::MAX`: no limit.
+    /// A thread whose access makes the group use more than this reclaims pages of the group itself, and
+    /// then sleeps for at most 200 ms for each access; not at all if nothing can be reclaimed. `u64::MAX`:
+    /// no limit.
     pub high: u64,
     /// Memory that is not taken from the group as long as other groups have unprotected memory.
     pub low: u64,
@@ -50,7 +51,7 @@ pub struct LimitPages {
 }
 
 impl LimitPages {
-    /// Those of a new group.
+    /// The limits of a new group: none.
     pub(super) fn none() -> Self {
         let limits = Self {
             max: AtomicU64::new(UNLIMITED),
@@ -63,7 +64,7 @@ impl LimitPages {
         limits
     }
 
-    /// Sets all.
+    /// Sets all limits.
     pub(super) fn set(&self, limits: &Limits) {
         let pages = |bytes: u64| if bytes == u64::MAX { UNLIMITED } else { bytes / PAGE_SIZE as u64 };
         let Limits { max, high, low, min, swappiness } = *limits;
@@ -73,7 +74,7 @@ impl LimitPages {
         }
     }
 
-    /// All, in bytes.
+    /// All limits, in bytes.
     pub(super) fn get(&self) -> Limits {
         let bytes = |limit: &AtomicU64| match limit.load(Ordering::Acquire) {
             UNLIMITED => u64::MAX,
@@ -98,7 +99,7 @@ impl LimitPages {
         self.max.load(Ordering::Acquire)
     }
 
-    /// From how many pages on its threads are slowed down.
+    /// The group's threads are slowed down while it uses more pages than this.
     pub(super) fn high(&self) -> u64 {
         self.high.load(Ordering::Acquire)
     }
@@ -112,27 +113,27 @@ impl LimitPages {
 /// A group beside its siblings, for [`effective_protection`].
 #[derive(Debug, Clone, Copy)]
 pub struct Sibling {
-    /// What it uses, with all groups below it.
+    /// What the group uses, with all groups below it.
     pub usage: u64,
-    /// What is protected of it if nothing limits that: its `min`, or its `low`.
+    /// The protection that the group asks for: its `min`, or its `low`.
     pub setting: u64,
 }
 
 impl Sibling {
-    /// What it claims of its parent's protection: only what it uses needs any.
+    /// What the group claims of its parent's protection: no more than it uses.
     pub fn claim(&self) -> u64 {
         self.usage.min(self.setting)
     }
 }
 
-/// What the children of a group have of its protection, together.
+/// A parent, and the claims of all its children on its protection.
 #[derive(Debug, Clone, Copy)]
 pub struct Family {
     /// What the parent uses.
     pub usage: u64,
     /// What is protected of the parent.
     pub protection: u64,
-    /// What its children claim, in all.
+    /// The sum of its children's claims.
     pub claims: u64,
 }
 
@@ -157,9 +158,9 @@ pub fn effective_protection(group: Sibling, family: Family) -> u64 {
 /// How many pages may be dirty. Linux: `dirty_background_ratio` and `dirty_ratio`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DirtyLimits {
-    /// The flusher works while more are.
+    /// The flusher works while more pages are dirty.
     pub background: usize,
-    /// No writer goes on while more are; at least `background`.
+    /// Writers wait while more pages are dirty; at least `background`.
     pub hard: usize,
 }
 
@@ -172,13 +173,13 @@ impl DirtyLimits {
         Self { background: hard / 2, hard }
     }
 
-    /// What the configuration asks for, in an arena of `frames`.
+    /// The limits that the configuration asks for, in an arena of `frames`.
     pub fn for_arena(config: &Config, frames: usize) -> Self {
         let percent = |percent: usize| frames * percent / 100;
-        // What is dirty cannot be evicted, and reads need frames, too.
+        // Dirty pages cannot be evicted, and reads need frames, too.
         let most = percent(75);
-        // At least one page may be dirty while nothing is written: else a flusher that is always quicker than
-        // the thread whose store it waits for would take the page away before each store.
+        // The background limit is at least 1 page: else a flusher that is always quicker than the thread
+        // whose store it waits for would take the page away before each store.
         match config.dirty {
             Some(bytes) => {
                 let pages = usize::try_from(bytes / PAGE_SIZE as u64).unwrap_or(frames);
@@ -197,7 +198,8 @@ impl DirtyLimits {
 mod tests {
     use super::*;
 
-    /// A parent of which 50 pages are protected, and its children: what they use, and what each sets.
+    /// The effective protection of each child of a parent with 50 protected pages. `children`: the usage
+    /// and the setting of each.
     fn divided(children: &[(u64, u64)]) -> Vec<u64> {
         let children: Vec<_> = children.iter().map(|&(usage, setting)| Sibling { usage, setting }).collect();
         let usage = children.iter().map(|child| child.usage).sum();
@@ -216,7 +218,7 @@ mod tests {
         assert_eq!(divided(&[(0, 0), (0, 7)]), [0, 0]);
     }
 
-    /// Never more is protected than of the parent, whatever the children are.
+    /// The children together never have more protection than the parent, whatever they use and ask for.
     #[test]
     fn children_have_no_more_protection_than_their_parent() {
         for protection in [0, 1, 7, 50] {

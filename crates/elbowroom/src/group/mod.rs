@@ -1,14 +1,14 @@
-//! Memory groups: a tree, to which frames are charged, and which limits how many there may be. Linux:
-//! `mem_cgroup`.
+//! Memory groups: a tree of groups, to which frames are charged, and which limit how many frames may be
+//! charged. Linux: `mem_cgroup`.
 //!
-//! [`Frames`] are frames with their charge, and what the manager trades in: they come from
+//! [`Frames`] are frames with their charge. The manager handles frames in this form: they come from
 //! [`Groups::alloc`] and end in [`Groups::free`]. Between them the charge cannot be forgotten, and only
-//! [`Groups::charge_to_root`] changes it: a caller that needs the bare extent, for a device, keeps the
+//! [`Groups::charge_to_root`] changes it. A caller that needs the bare extent, for a device, keeps the
 //! [`Charge`] and has to join the two again.
 //!
-//! `tree` has the groups and which is above which, `charge` what each uses, `limits` what it may use and
-//! what is protected of it, `stat` what is counted. What exceeding a limit means is not decided here: not
-//! of memory (`reclaim`), nor of dirty pages (`writeback::balance`).
+//! `tree` has the groups and their parents, `charge` what each uses, `limits` what it may use and what is
+//! protected of it, `stat` what is counted. This module does not decide what follows when a limit is
+//! exceeded: that is done in `reclaim` for memory, and in `writeback::balance` for dirty pages.
 //!
 //! Synchronization: atomics, and a lock for changes of the tree. Charges are counted by threads in rows of
 //! their own, so they cost no shared cache line; a reader adds the rows up.
@@ -37,12 +37,13 @@ use elbowroom_sync::{Lines, LockClass, LockStats, Mutant, Mutex, PerThread, thre
 use std::fmt::{self, Display, Formatter};
 use std::ops::{Deref, DerefMut};
 
-/// In tests of the tests: what is charged to one group is given back to another.
+/// In tests of the tests: the charge of any group is given back to the root.
 const MUTANT_FREE_TO_ROOT: Mutant = Mutant::new("free_to_root");
 
 /// The name of a group. It stays valid when the group is removed: what is allocated for the group then is
-/// charged to the group above. Only when more than 1,024 groups were made and this one has no pages left, its
-/// place in the table is used again, and the root is charged.
+/// charged to the nearest group above it. Only when 1,024 groups were made and this one has no pages left,
+/// a new group may take its place in the table; what is allocated for the removed group then is charged to
+/// the root.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupId {
     index: u16,
@@ -51,14 +52,14 @@ pub struct GroupId {
 }
 
 impl GroupId {
-    /// The group that is above all others, and pays for all that no other group is to pay for.
+    /// The group that is above all others. It pays for all memory that no other group pays for.
     pub const ROOT: Self = Self { index: 0, life: 0 };
 
-    /// Another one, which managers have in tests.
+    /// A second group, which managers have in tests.
     #[cfg(test)]
     pub const OTHER: Self = Self { index: 1, life: 0 };
 
-    /// Its place in tables of groups, below [`MAX_GROUPS`](crate::config::MAX_GROUPS).
+    /// The group's index in tables of groups, below [`MAX_GROUPS`](crate::config::MAX_GROUPS).
     pub(crate) fn index(self) -> usize {
         usize::from(self.index)
     }
@@ -70,11 +71,11 @@ impl Display for GroupId {
     }
 }
 
-/// The group of something that many threads look at.
+/// The group that pays for an object, read by many threads without a lock.
 pub struct GroupCell(AtomicU32);
 
 impl GroupCell {
-    /// The root, at first.
+    /// A cell that holds the root.
     pub fn root() -> Self {
         Self(AtomicU32::new(0))
     }
@@ -85,33 +86,34 @@ impl GroupCell {
         GroupId { index: word as u16, life: (word >> 16) as u16 }
     }
 
-    /// Replaces it.
+    /// Replaces the group.
     pub fn set(&self, group: GroupId) {
         self.0.store(u32::from(group.life) << 16 | u32::from(group.index), Ordering::Relaxed);
     }
 }
 
-/// Why frames are not to be had.
+/// Why no frames can be allocated.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OverLimit {
     /// No such run of frames is free in what the arena has so far.
     Arena,
-    /// The group, the one that asks or one above it, would use more than its `max`.
+    /// This group would use more than its `max`: the group that asks for frames, or one above it.
     Group(GroupId),
 }
 
-/// How a writer is to wait for less to be dirty.
+/// How a writer is to wait until fewer pages are dirty.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Pause {
-    /// For so long at most.
+    /// The longest time to wait.
     pub time: Duration,
-    /// The group whose pages it has dirtied.
+    /// The group whose pages the writer has dirtied.
     pub group: GroupId,
-    /// More is dirty than the hard limit: it waits for less to be dirty, not only for its turn.
+    /// More pages are dirty than the hard limit permits: the writer waits until fewer are, instead of only
+    /// sleeping for its turn.
     pub full: bool,
 }
 
-/// How many folios have frames, of all groups together: what describes them is paid for by the budget.
+/// How many folios have frames, in all groups together. The budget pays for the metadata of that many.
 #[derive(Default)]
 pub struct Folios {
     count: Lines<AtomicUsize>,
@@ -119,7 +121,7 @@ pub struct Folios {
 }
 
 impl Folios {
-    /// There is one more folio.
+    /// Counts one more folio.
     pub fn add(&self) {
         let folios = self.count.fetch_add(1, Ordering::Relaxed) + 1;
         if folios > self.peak.load(Ordering::Relaxed) {
@@ -127,7 +129,7 @@ impl Folios {
         }
     }
 
-    /// There is one folio fewer.
+    /// Counts one folio fewer.
     pub fn remove(&self) {
         self.count.fetch_sub(1, Ordering::Relaxed);
     }
@@ -144,10 +146,10 @@ impl Folios {
     }
 }
 
-/// For how long faults have waited for memory without any getting some.
+/// Measures for how long faults have waited for memory without any of them getting some.
 pub struct Starving {
     born: Instant,
-    /// When that began, in nanoseconds since `born`; 0: none waits.
+    /// When that time began, in nanoseconds since `born`; 0: no fault waits.
     since: AtomicU64,
 }
 
@@ -156,13 +158,13 @@ impl Starving {
         Self { born: Instant::now(), since: AtomicU64::new(0) }
     }
 
-    /// A fault waits for memory: the time begins now, if none waited before.
+    /// Notes that a fault waits for memory: the time begins now, if no fault waited before.
     pub fn note(&self) {
         let now = self.born.elapsed().as_nanos() as u64;
         let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
     }
 
-    /// A fault that waited for memory has some, or none waits any more.
+    /// Ends the time: a fault that waited for memory has got some, or no fault waits any more.
     pub fn note_fed(&self) {
         self.since.store(0, Ordering::Relaxed);
     }
@@ -186,7 +188,7 @@ pub struct Groups {
     locks: LockStats,
     /// The folios of all groups.
     pub folios: Folios,
-    /// Whether faults wait for memory.
+    /// For how long faults have waited for memory in vain.
     pub starving: Starving,
 }
 
@@ -199,8 +201,8 @@ impl Deref for Groups {
 }
 
 impl Groups {
-    /// The root group, and children of it with these limits for dirty pages. `all`: how much may be dirty in
-    /// all groups together.
+    /// The root group, and children of it with the limits `others` for dirty pages. `all`: how many pages
+    /// of all groups together may be dirty.
     pub fn new(all: DirtyLimits, others: &[DirtyLimits], locks: &LockStats) -> Self {
         let groups = Self {
             tree: Tree::new(),
@@ -216,24 +218,25 @@ impl Groups {
         groups
     }
 
-    /// A group.
+    /// The group with this name, or the group that has its place in the table now.
     pub fn of(&self, group: GroupId) -> &Group {
         self.at(group.index())
     }
 
-    /// The groups that there are, and those that were removed.
+    /// The names of all groups, removed ones that still have their place included.
     pub fn ids(&self) -> impl Iterator<Item = GroupId> {
         self.places().map(|(index, _)| self.id(index))
     }
 
-    /// All that is known of them.
+    /// All groups, removed ones that still have their place included.
     pub fn all(&self) -> impl Iterator<Item = &Group> {
         self.places().map(|(index, _)| self.at(index))
     }
 
-    /// The pages that are charged to any group.
+    /// The sum of the pages that are charged to all groups.
     pub fn charged_pages(&self) -> u64 {
-        // Exact for each group only while no thread allocates: a difference may wrap for a moment.
+        // Each group's count is exact only while no thread allocates: the sum may be below 0, and so wrap,
+        // for a moment.
         self.all().map(Group::charged_pages).fold(0, u64::wrapping_add).min(i64::MAX as u64)
     }
 
@@ -257,11 +260,11 @@ impl Groups {
         self.of(group).counters.add(event, n);
     }
 
-    /// A run of 2^`order` frames, charged to `group`, or, if that was removed, to the nearest group above it
-    /// that was not.
+    /// A run of 2^`order` frames, charged to `group`, or, if that was removed, to the nearest group above
+    /// it that was not removed.
     ///
     /// # Errors
-    /// No such run is free in what the arena has so far, or the group whose limit does not permit it.
+    /// No such run is free in what the arena has so far, or a group's limit does not permit the charge.
     pub fn alloc(&self, mmu: &impl Mmu, group: GroupId, order: u8) -> Result<Frames, OverLimit> {
         let pages = 1_u32 << order;
         let group = self.charge(group, u64::from(pages)).map_err(OverLimit::Group)?;
@@ -272,7 +275,7 @@ impl Groups {
         Ok(Frames { extent, charge: Charge { group, pages } })
     }
 
-    /// The same frames, charged to the root. Linux: `mem_cgroup_move_account`.
+    /// Moves the charge of frames to the root. Linux: `mem_cgroup_move_account`.
     pub fn charge_to_root(&self, frames: Frames) -> Frames {
         let (extent, charge) = frames.lend();
         let frames = self.lend_to_root(extent);
@@ -280,8 +283,9 @@ impl Groups {
         frames
     }
 
-    /// An extent whose charge the caller keeps, charged to the root as well, until
-    /// [`Groups::take_from_root`] or [`Groups::uncharge`]: the group can take it back whatever its limit is.
+    /// Charges an extent, whose group's charge the caller keeps, to the root as well, until
+    /// [`Groups::take_from_root`] or [`Groups::uncharge`]. The group stays charged meanwhile, so that it
+    /// can take the extent back whatever its limit is.
     pub fn lend_to_root(&self, extent: Extent) -> Frames {
         let pages = extent.pages() as u32;
         // The root has no limit.
@@ -289,14 +293,14 @@ impl Groups {
         Frames { extent, charge: Charge { group, pages } }
     }
 
-    /// Takes an extent back that was lent to the root.
+    /// Takes back an extent that was lent to the root: only its group is charged for it again.
     pub fn take_from_root(&self, frames: Frames, charge: Charge) -> Frames {
         let (extent, of_root) = frames.lend();
         self.uncharge(of_root);
         charge.with(extent)
     }
 
-    /// Gives frames back.
+    /// Frees frames, and takes back their charge.
     ///
     /// # Panics
     /// If a page of them is mapped.
@@ -307,7 +311,8 @@ impl Groups {
     }
 
     /// Takes frames of a clean page each, all of them mapped, out of their windows, and frees them: see
-    /// [`Mmu::discard_clean`]. Gives all of them back if one is pinned; some may be home then.
+    /// [`Mmu::discard_clean`]. If a page is pinned, frees none and returns all of them; some may be home
+    /// then.
     pub fn discard_clean(&self, mmu: &impl Mmu, frames: Vec<Frames>) -> Vec<Frames> {
         let (extents, charges): (Vec<_>, Vec<_>) = frames.into_iter().map(Frames::lend).unzip();
         let left = mmu.discard_clean(extents);
@@ -318,7 +323,7 @@ impl Groups {
         charges.into_iter().zip(left).map(|(charge, extent)| charge.with(extent)).collect()
     }
 
-    /// Takes back the charge of frames that are another group's now, or free.
+    /// Takes back a charge, of frames that are free now or charged to another group.
     pub fn uncharge(&self, charge: Charge) {
         let group = if MUTANT_FREE_TO_ROOT.planted() { GroupId::ROOT } else { charge.group };
         self.uncharge_pages(group, u64::from(charge.pages));
@@ -340,17 +345,17 @@ pub struct Frames {
 }
 
 impl Frames {
-    /// The group to which they are charged.
+    /// The group to which the frames are charged.
     pub fn group(&self) -> GroupId {
         self.charge.group
     }
 
-    /// The bare extent, and the charge that is still owed for it.
+    /// Separates the bare extent from its charge, which [`Charge::with`] joins again.
     pub fn lend(self) -> (Extent, Charge) {
         (self.extent, self.charge)
     }
 
-    /// Frames of 2^`order` pages each, which may be mapped, and stay where they are.
+    /// Splits the frames, which may be mapped and stay where they are, into runs of 2^`order` pages.
     ///
     /// # Panics
     /// If the frames are fewer than 2^`order`.
@@ -361,7 +366,7 @@ impl Frames {
         self.extent.split(order).into_iter().map(charged).collect()
     }
 
-    /// Gives them up where they are: the manager ends, and they cannot be taken home.
+    /// Forgets the frames without freeing them: the manager ends, and they cannot be taken home.
     pub fn leak(self) {
         std::mem::forget(self);
     }
@@ -393,7 +398,7 @@ impl Charge {
     /// Joins the charge and its extent, which has come back.
     ///
     /// # Panics
-    /// In debug builds, if it is not as large as the one that was lent.
+    /// In debug builds, if the extent is not as large as the one that was lent.
     pub fn with(self, extent: Extent) -> Frames {
         debug_assert_eq!(extent.pages(), self.pages as usize, "another extent has come back");
         Frames { extent, charge: self }
@@ -402,7 +407,8 @@ impl Charge {
 
 impl Drop for Charge {
     /// # Panics
-    /// In debug builds: frames were forgotten. Not while a panic unwinds, which leaves things half done.
+    /// In debug builds: the frames of this charge were forgotten. Not while a panic unwinds, when that may
+    /// happen.
     fn drop(&mut self) {
         debug_assert!(thread::panicking(), "{} pages of {:?} were forgotten", self.pages, self.group);
     }

@@ -1,10 +1,11 @@
-//! How much time threads lose because memory lacks: pressure, as Linux has it (PSI,
+//! How much time threads lose because memory is short: pressure, as Linux has it (PSI,
 //! Documentation/accounting/psi.rst).
 //!
-//! [`Pressure`] is what a group knows of its stalls. A thread that stalls has a [`Stall`]: the stall ends
-//! when that value is dropped, so none goes on for ever. Stalls of a group are stalls of its ancestors, too.
-//! `meter` is the arithmetic, `window` that of triggers, `sources` the table of the files and mappings that
-//! threads stall for: all plain data, to which the time is passed. docs/groups.md has the rules.
+//! [`Pressure`] has the stalls of a group. A thread that stalls has a [`Stall`]: the stall ends when that
+//! value is dropped, so that no stall is left on by mistake. Stalls of a group are stalls of its ancestors,
+//! too. `meter` is the arithmetic, `window` that of triggers, `sources` the table of the files and mappings
+//! that threads stall for. All three are plain data, to which the caller passes the time. docs/groups.md
+//! has the rules.
 //!
 //! Synchronization: a mutex of the class `pressure` for each group, taken at the beginning and at the end of
 //! a stall, and by readers. A fault that does not wait takes none.
@@ -24,7 +25,7 @@ use elbowroom_sync::{Arc, Condvar, LockClass, LockStats, Mutant, Mutex};
 use meter::Meter;
 use window::Window;
 
-/// In tests of the tests: the end of a stall is not noted.
+/// In tests of the tests: stalls never end.
 const MUTANT_STALL_ON: Mutant = Mutant::new("stall_on");
 
 /// The pressure of a group.
@@ -32,7 +33,7 @@ pub struct Pressure {
     born: Instant,
     parent: Option<Arc<Pressure>>,
     state: Mutex<State>,
-    /// A stall has begun.
+    /// Signaled when a stall begins, if a thread waits at a watch.
     begun: Condvar,
 }
 
@@ -43,7 +44,7 @@ struct State {
 }
 
 impl Pressure {
-    /// Of a group in which no thread stalls. Its stalls are stalls of `parent`, too.
+    /// The pressure of a new group, in which no thread stalls. Its stalls are stalls of `parent`, too.
     pub(super) fn new(parent: Option<&Arc<Pressure>>, locks: &LockStats) -> Arc<Self> {
         let state = State { meter: Meter::new(), watching: 0 };
         Arc::new(Self {
@@ -58,17 +59,17 @@ impl Pressure {
         self.ns_at(Instant::now())
     }
 
-    /// Nanoseconds since the group's beginning.
+    /// The time `at`, in nanoseconds since the group was made.
     fn ns_at(&self, at: Instant) -> u64 {
         at.saturating_duration_since(self.born).as_nanos() as u64
     }
 
-    /// The group, its parent, and so on.
+    /// The pressure of the group, of its parent, and so on up to the root.
     fn with_ancestors(&self) -> impl Iterator<Item = &Pressure> {
         std::iter::successors(Some(self), |pressure| pressure.parent.as_deref())
     }
 
-    /// The figures at this moment.
+    /// The figures of the group at this moment.
     pub fn figures(&self) -> PressureUse {
         let mut state = self.state.lock();
         let now_ns = self.now_ns();
@@ -107,7 +108,7 @@ impl Pressure {
     }
 }
 
-/// A stall of one thread. It ends with the value.
+/// A stall of one thread. It ends when this value is dropped.
 pub struct Stall {
     pressure: Arc<Pressure>,
     thread: u32,
@@ -155,8 +156,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Waits for an event, for `bound` at most. `true`: there was one, the first for at least a window. Stall
-    /// time while no thread waits here counts as if it were spread evenly over the time since the last wait.
+    /// Waits for an event, for `bound` at most. `true`: there was one, the first for at least a window's
+    /// length. Stall time while no thread waits here counts as if it were spread evenly over the time since
+    /// the last wait.
     pub fn wait(&mut self, bound: Duration) -> bool {
         let of = &*self.pressure;
         let deadline_ns = of.now_ns() + bound.as_nanos() as u64;
@@ -174,7 +176,7 @@ impl Watch {
             }
             let grows_from_ns = state.meter.grows_from_ns(self.extent);
             let look_at_ns = self.window.look_at_ns(now_ns, total_ns, grows_from_ns);
-            // The beginning of a stall ends the wait sooner.
+            // A stall that begins meanwhile ends the wait sooner.
             let next_ns = look_at_ns.map_or(deadline_ns, |look_at_ns| look_at_ns.min(deadline_ns));
             of.begun.wait_timeout(&mut state, Duration::from_nanos(next_ns - now_ns));
         };
@@ -183,17 +185,17 @@ impl Watch {
     }
 }
 
-/// The pressure of a group in figures, since its beginning.
+/// The pressure of a group in figures, since the group was made.
 #[derive(Debug, Clone, Default, PartialEq, serde::Serialize)]
 pub struct PressureUse {
-    /// How long ago the group began, in microseconds.
+    /// How long ago the group was made, in microseconds.
     pub elapsed_us: u64,
     /// The time in which at least one thread stalled.
     pub some: StallTime,
-    /// The time in which at least one thread stalled, and none was known to run: docs/groups.md has what that
-    /// means.
+    /// The time in which at least one thread stalled, and no thread was known to run; docs/groups.md says
+    /// when a thread is.
     pub full: StallTime,
-    /// What threads stalled for.
+    /// The stall time by what threads stalled for.
     pub kinds: StallKinds,
     /// The files and mappings that threads stalled for most, the most first; 16 at most.
     pub sources: Vec<StallSource>,
@@ -202,26 +204,28 @@ pub struct PressureUse {
 /// How long threads stalled.
 #[derive(Debug, Clone, Copy, Default, PartialEq, serde::Serialize)]
 pub struct StallTime {
-    /// Percent of the time, averaged over the last 10 s: an average that decays exponentially.
+    /// Percent of the time that was stall time, averaged over the last 10 s: an average that decays
+    /// exponentially.
     pub avg10: f64,
-    /// The same, over 60 s.
+    /// Percent of the time that was stall time, averaged over 60 s.
     pub avg60: f64,
-    /// The same, over 300 s.
+    /// Percent of the time that was stall time, averaged over 300 s.
     pub avg300: f64,
-    /// All of it so far, in microseconds.
+    /// All stall time so far, in microseconds.
     pub total_us: u64,
 }
 
-/// The stall time by what threads stalled for, in microseconds. These are sums over threads: two threads that
-/// stall for a second at the same time have stalled for two.
+/// The stall time by what threads stalled for, in microseconds. These are sums over threads: if two threads
+/// stall for a second at the same time, the sum grows by two seconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StallKinds {
     /// For pages that were read from files, for the first time or again.
     pub file_read_us: u64,
     /// For pages of anonymous memory that were read from swap.
     pub swap_in_us: u64,
-    /// For memory: frames that were being freed, or waited for, and memory for page tables.
+    /// For memory: for frames that were being freed, or were to become free, and for memory for page
+    /// tables.
     pub frames_us: u64,
-    /// Because too much was dirty: throttled writers, and faults that waited for a write-back.
+    /// Because too many pages were dirty: throttled writers, and faults that waited for a write-back.
     pub dirty_us: u64,
 }

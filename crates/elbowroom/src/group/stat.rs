@@ -1,30 +1,31 @@
-//! What is counted of a group: by threads in rows of their own, so that an event costs no shared cache line.
-//! Only the reader adds up, over threads and along the tree.
+//! The statistics of a group. Threads count in counter rows of their own, so that an event costs no shared
+//! cache line. Only the reader adds up, over threads and along the tree.
 
 use super::limits::Limits;
 use elbowroom_sync::SparseCounters;
 
-/// What pages belong to.
+/// The kind of memory that a page is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
-    /// Spaces.
+    /// Pages that belong to one space.
     Anonymous,
-    /// Files, or memory that mappings share.
+    /// Pages of files, or of memory that mappings share.
     File,
 }
 
 impl Kind {
-    /// How many there are.
+    /// How many kinds there are.
     pub const COUNT: usize = 2;
 
-    /// Both, in the order of their numbers.
+    /// Both kinds, in the order of their numbers.
     pub const ALL: [Self; Self::COUNT] = [Self::Anonymous, Self::File];
 }
 
-/// What is counted of a group.
+/// The events that are counted for a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupEvent {
-    /// Times that pages were reclaimed although the group was within its `low`, since there were no others.
+    /// How often pages were reclaimed although the group was within its `low`, since no other pages could
+    /// be.
     Low,
     /// Accesses that found the group over its `high`.
     High,
@@ -36,7 +37,7 @@ pub enum GroupEvent {
     Max,
     /// Accesses that failed since the group stayed at its `max`.
     Failed,
-    /// Faults, without I/O.
+    /// Faults that did not wait for I/O.
     FaultsMinor,
     /// Faults that waited for I/O.
     FaultsMajor,
@@ -46,9 +47,9 @@ pub enum GroupEvent {
     Scanned(Kind),
     /// Pages of a kind that reclaim freed.
     Stolen(Kind),
-    /// Pages of a kind that were written to be freed. For the scan balance, as the next two.
+    /// Pages of a kind that were written to be freed. This and the next two are for the scan balance.
     Pageouts(Kind),
-    /// Pages of a kind that came back as early as if they had been in use.
+    /// Evicted pages of a kind that came back so early that they count as in use.
     Restores(Kind),
     /// Pages of a kind that reclaim looked at, and that were in use.
     Rotations(Kind),
@@ -93,7 +94,8 @@ impl GroupCounters {
         self.0.get(event.index())
     }
 
-    /// Begins anew, for another group; `heir` has what was counted so far. No thread counts meanwhile.
+    /// Moves all counts to `heir`, since the place gets another group. No thread counts in `self`
+    /// meanwhile.
     pub(super) fn hand_to(&self, heir: &Self) {
         for which in 0..GroupEvent::COUNT {
             let counted = self.0.get(which);
@@ -114,14 +116,15 @@ pub struct KindStats {
     pub stolen: u64,
 }
 
-/// What a group and all groups below it have used and counted so far, with those that were removed.
+/// What a group and all groups below it use and have counted so far, removed groups included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupStats {
     /// Bytes in use.
     pub usage_bytes: u64,
     /// The group's limits as they are now.
     pub limits: Limits,
-    /// Times that pages were reclaimed although the group was within its `low`, since there were no others.
+    /// How often pages were reclaimed although the group was within its `low`, since no other pages could
+    /// be.
     pub low: u64,
     /// Accesses that found the group over its `high`.
     pub high: u64,
@@ -144,7 +147,7 @@ pub struct GroupStats {
 }
 
 impl GroupStats {
-    /// From the usage, and how many events of a kind there were.
+    /// Puts the statistics together. `of`: how many events of a kind there were.
     pub(super) fn new(usage_bytes: u64, limits: Limits, of: impl Fn(GroupEvent) -> u64) -> Self {
         let kind = |kind| KindStats {
             refaults: of(GroupEvent::Refaults(kind)),

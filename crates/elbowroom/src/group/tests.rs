@@ -25,7 +25,7 @@ fn max(pages: u64) -> Limits {
     Limits { max: pages * PAGE, ..Limits::default() }
 }
 
-/// What is charged in a subtree is what it uses, but for stocks, in each group.
+/// Checks for each group that what is charged in its subtree, and its stocks, is what it uses.
 fn adds_up(groups: &Groups) {
     for (index, _) in groups.places().filter(|(index, _)| *index != 0) {
         let id = groups.id(index);
@@ -72,7 +72,7 @@ fn no_group_uses_more_than_its_limits_and_those_above_it() {
     }
     let (third, over) = take(two, 1000);
     assert_eq!((third.len(), over), (80, Some(OverLimit::Group(above))));
-    // A limit that is lowered below what is used lets nothing be taken, and what is used be given back.
+    // With a limit below what is used, nothing can be charged, and frames can still be freed.
     groups.set_limits(above, &max(10)).unwrap();
     assert_eq!(groups.beyond_max(above), 90);
     assert_eq!(take(one, 1).1, Some(OverLimit::Group(above)));
@@ -129,7 +129,7 @@ fn groups_come_and_go_in_a_table_of_fixed_size() {
     assert_eq!(groups.stats(empty), Err(Errno::NOENT));
     assert_eq!(groups.stats(new).unwrap().low, 0);
     assert_eq!(groups.stats(GroupId::ROOT).unwrap().low, 7, "nothing that was counted is lost");
-    // The group that had the place before has no name any more, and the root pays.
+    // The name of the group that had the place before is not valid any more, so the root pays.
     let orphan = groups.alloc(&mmu, empty, 0).unwrap();
     assert_eq!(orphan.group(), GroupId::ROOT);
     groups.free(&mmu, orphan);
@@ -138,7 +138,8 @@ fn groups_come_and_go_in_a_table_of_fixed_size() {
     adds_up(&groups);
 }
 
-/// Threads allocate and free in a tree that changes. Checked at the end: the sums, and that nothing is left.
+/// Threads allocate and free while groups are made and removed. At the end the sums are right, and nothing
+/// is left.
 #[test]
 fn sums_are_right_whatever_threads_do() {
     let (groups, mmu) = world();
@@ -211,7 +212,7 @@ fn what_is_charged_to_a_group_is_given_back_to_it() {
     assert_eq!((charged(), groups.with_charges()), ([0, 0], None));
 }
 
-/// A page that is pinned keeps its charge, and so do those that were to go with it.
+/// A pinned page keeps its charge, and so do the pages that were to be discarded together with it.
 #[test]
 fn what_cannot_be_discarded_stays_charged() {
     let (groups, mmu) = with_another();

@@ -1,14 +1,14 @@
 //! The tree of groups: a table of fixed size, in which a place is used again when nothing is left of the
 //! group that had it.
 //!
-//! A group that was removed keeps its place, its charges and its parent until its last page is freed. It has
-//! no limits any more, and what is allocated for it is charged to the nearest group above that is not
-//! removed. Linux: a cgroup that is offline.
+//! A group that was removed keeps its place, its charges and its parent until its last page is freed. It
+//! has no limits any more, and what is allocated for it is charged to the nearest group above it that is
+//! not removed. Linux: a cgroup that is offline.
 //!
-//! Synchronization: one word of each group says whether it lives, which group is above it, and how often its
-//! place was used; it changes under the lock of changes. A thread that charges a group adds to its usage
-//! first and looks at that word then; a thread that wants the place changes the word first and looks at the
-//! usage then. So one of the two sees the other.
+//! Synchronization: one word of each group has its state, its parent, and how often its place was used; it
+//! changes under the lock of changes. A thread that charges a group adds to its usage first and then looks
+//! at that word; a thread that wants the place changes the word first and then looks at the usage. So at
+//! least one of the two sees the other's change.
 
 use super::charge::Usage;
 use super::limits::{DirtyLimits, Family, LimitPages, Limits, Sibling, UNLIMITED, effective_protection};
@@ -20,30 +20,30 @@ use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_sync::{Arc, Mutant, OnceLock};
 
-/// In tests of the tests: reclaim takes from a group as if nothing of it were protected.
+/// In tests of the tests: reclaim takes from a group as if it had no protection.
 const MUTANT_IGNORE_PROTECTION: Mutant = Mutant::new("ignore_protection");
 
-/// What has become of a place in the table.
+/// The state of a place in the table.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub(super) enum State {
-    /// No group has it.
+    /// No group has the place.
     Free,
-    /// A group has it.
+    /// A group has the place.
     Live,
-    /// A group that was removed has it.
+    /// A group that was removed still has the place.
     Removed,
 }
 
-/// Where a group is in the tree.
+/// Where a group is in the tree, and the state of its place in the table. Packed into one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) state: State,
     /// How often the place was used before, modulo 2^16.
     pub(super) life: u16,
-    /// The index of the group above.
+    /// The index of the parent.
     pub(super) parent: usize,
-    /// How many groups are above.
+    /// How many groups are above this one.
     pub(super) depth: u16,
 }
 
@@ -66,20 +66,20 @@ impl Place {
     }
 }
 
-/// What is known of a group.
+/// A group: its place in the tree, its limits and its counts.
 pub struct Group {
     place: AtomicU64,
     pub(super) limits: LimitPages,
     pub(super) usage: Usage,
-    /// What was counted of it alone.
+    /// The events of the group alone, without the groups below it.
     pub counters: GroupCounters,
-    /// Pages of its frames that differ from their file.
+    /// How many of its pages are dirty: differ from their file.
     dirty: AtomicUsize,
     /// How many of its pages may be dirty.
     dirty_limits: DirtyLimits,
-    /// Its faults that wait for I/O.
+    /// How many of its faults wait for I/O.
     waiting: AtomicUsize,
-    /// Replaced when the place has a new group.
+    /// Replaced when the place gets a new group.
     pressure: ArcCell<Arc<Pressure>>,
 }
 
@@ -97,12 +97,12 @@ impl Group {
         }
     }
 
-    /// The time that threads lose because its memory lacks.
+    /// The group's pressure: the time that threads lose because it lacks memory.
     pub fn pressure(&self) -> Arc<Pressure> {
         self.pressure.load(&pin()).expect("a group has its pressure").clone()
     }
 
-    /// Where it is in the tree.
+    /// Where the group is in the tree.
     pub(super) fn place(&self) -> Place {
         Place::of_word(self.place.load(Ordering::SeqCst))
     }
@@ -111,58 +111,58 @@ impl Group {
         self.place.store(place.word(), Ordering::SeqCst);
     }
 
-    /// Pages that are charged to it alone. A sum of what threads have counted: exact if no other thread
+    /// Pages that are charged to the group alone. A sum of the threads' counters: exact if no other thread
     /// allocates.
     pub fn charged_pages(&self) -> u64 {
         self.usage.charged_pages()
     }
 
-    /// So many more of its pages are dirty.
+    /// Counts so many more dirty pages.
     pub fn add_dirty(&self, pages: usize) {
         self.dirty.fetch_add(pages, Ordering::AcqRel);
     }
 
-    /// So many fewer of its pages are dirty.
+    /// Counts so many fewer dirty pages.
     pub fn remove_dirty(&self, pages: usize) {
         self.dirty.fetch_sub(pages, Ordering::AcqRel);
     }
 
-    /// How many of its pages are dirty.
+    /// How many pages of the group are dirty.
     pub fn dirty_pages(&self) -> usize {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// How many of its pages may be dirty.
+    /// How many pages of the group may be dirty.
     pub fn dirty_limits(&self) -> DirtyLimits {
         self.dirty_limits
     }
 
-    /// One more of its faults waits for I/O.
+    /// Counts one more fault that waits for I/O.
     pub fn add_waiting(&self) {
         self.waiting.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// One fewer of its faults waits for I/O.
+    /// Counts one fewer fault that waits for I/O.
     pub fn remove_waiting(&self) {
         self.waiting.fetch_sub(1, Ordering::Relaxed);
     }
 
-    /// How many of its faults wait for I/O.
+    /// How many faults of the group wait for I/O.
     pub fn waiting(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 }
 
-/// What reclaim may not take of a group, in pages.
+/// The protection of a group, in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Protected {
     /// The group.
     pub group: GroupId,
-    /// What it uses, with the groups below it.
+    /// What the group uses, with the groups below it; 0 for the root.
     pub usage: u64,
-    /// What is never taken.
+    /// Pages that reclaim never takes.
     pub min: u64,
-    /// What is taken only if nothing else can be.
+    /// Pages that reclaim takes only if it can take no others.
     pub low: u64,
 }
 
@@ -185,13 +185,13 @@ impl Tree {
         self.table[index].get().expect("the place has had a group")
     }
 
-    /// The places that groups have, or had.
+    /// The places of all groups, removed ones that still have their place included.
     pub(super) fn places(&self) -> impl Iterator<Item = (usize, Place)> {
         let places = (0..self.made.load(Ordering::Acquire)).map(|index| (index, self.at(index).place()));
         places.filter(|(_, place)| place.state != State::Free)
     }
 
-    /// The place of the group that pays for what is allocated for `group`: its own, or, if it was removed,
+    /// The index of the group that pays for what is allocated for `group`: its own, or, if it was removed,
     /// that of the nearest group above it that was not. If its place has another group by now, the root
     /// pays.
     pub(super) fn payer(&self, group: GroupId) -> usize {
@@ -211,31 +211,31 @@ impl Tree {
         if group == GroupId::ROOT { group } else { self.id(self.payer(group)) }
     }
 
-    /// The group that has a place now.
+    /// The name of the group that has a place now.
     pub(super) fn id(&self, index: usize) -> GroupId {
         GroupId { index: index as u16, life: self.at(index).place().life }
     }
 
-    /// The place, and those of the groups above it, but for the root.
+    /// The indexes of a group and of the groups above it, without the root.
     pub(super) fn lineage(&self, index: usize) -> impl Iterator<Item = usize> {
         let above = |index: &usize| Some(self.at(*index).place().parent);
         std::iter::successors(Some(index), above).take_while(|index| *index != GroupId::ROOT.index())
     }
 
-    /// A group and all groups above it, with the root.
+    /// A group and all groups above it, the root included.
     pub fn with_all_above(&self, group: GroupId) -> impl Iterator<Item = GroupId> {
         self.lineage(group.index()).map(|index| self.id(index)).chain([GroupId::ROOT])
     }
 
-    /// Whether the group at a place is `group`, or below it.
+    /// Whether the group at `index` is the group at index `group`, or below it.
     pub(super) fn is_within(&self, index: usize, group: usize) -> bool {
         group == GroupId::ROOT.index() || self.lineage(index).any(|above| above == group)
     }
 
-    /// A group that exists.
+    /// Checks that a group exists.
     ///
     /// # Errors
-    /// ENOENT: it was removed.
+    /// ENOENT: it was removed, or never existed.
     pub fn check(&self, group: GroupId) -> Result<(), Errno> {
         let known = self.table.get(group.index()).and_then(|place| place.get());
         let place = known.map(|known| known.place());
@@ -257,7 +257,8 @@ impl Groups {
     /// Makes a group below `parent`.
     ///
     /// # Errors
-    /// ENOENT: there is no such parent. ENOSPC: there are [`MAX_GROUPS`].
+    /// ENOENT: there is no such parent. ENOSPC: there are [`MAX_GROUPS`], removed ones with pages left
+    /// included.
     pub fn create(&self, parent: GroupId, limits: &Limits) -> Result<GroupId, Errno> {
         let _changes = self.changes.lock();
         self.check(parent)?;
@@ -284,7 +285,7 @@ impl Groups {
         Ok(GroupId { index: index as u16, life })
     }
 
-    /// Frees the place of a group that was removed, if nothing is left of the group.
+    /// Frees the place of a group that was removed, if the group has no pages and no children left.
     fn give_up(&self, index: usize) -> bool {
         let (group, before) = (self.at(index), self.at(index).place());
         let is_child = |(_, place): (usize, Place)| place.parent == index;
@@ -301,8 +302,8 @@ impl Groups {
         true
     }
 
-    /// Removes a group without children. What it uses stays charged to the groups above it, and is counted as
-    /// theirs.
+    /// Removes a group without children. What it uses stays charged to it until it is freed, and counts as
+    /// use of the groups above it.
     ///
     /// # Errors
     /// ENOENT: there is no such group. EBUSY: it is the root, or has children.
@@ -320,7 +321,7 @@ impl Groups {
         Ok(())
     }
 
-    /// Changes the limits of a group. Nothing is reclaimed for that.
+    /// Changes the limits of a group. Does not reclaim what it uses beyond them.
     ///
     /// # Errors
     /// ENOENT: there is no such group. EINVAL: it is the root, whose limit is the arena.
@@ -361,8 +362,9 @@ impl Groups {
         self.lineage(self.payer(group)).find_map(over)
     }
 
-    /// What is protected of each group from `target` on downwards, if memory is reclaimed for `target`:
-    /// nothing of that group itself, and of its children what they ask for.
+    /// The protection of `target` and of each group below it, if memory is reclaimed for `target`: none for
+    /// `target` itself, all that they ask for for its children, and for the groups below these their parts
+    /// (`effective_protection`).
     pub fn protected_below(&self, target: GroupId) -> Vec<Protected> {
         let (root, target) = (GroupId::ROOT.index(), target.index());
         let alone = |index: usize| Protected { group: self.id(index), usage: 0, min: 0, low: 0 };

@@ -1,11 +1,13 @@
 //! The folios that reclaim chooses from, and their order. Linux: `struct lruvec`.
 //!
-//! A folio is in one list, or in none: a folio that one thread has taken to look at cannot be taken by
-//! another. A folio that dies leaves its list at once, and is not listed again by a thread that has taken
-//! it before: it is marked dead before it is removed, and a folio is listed only if, under the lock, it is
-//! not marked dead. [`Folio::listed`] is the number of the folio's last entry, guarded by the same lock.
+//! A folio is in one list, or in none: while a thread that has taken a folio looks at it, the folio is in
+//! no list, so no other thread can take it. A folio that dies leaves its list at once, and is not listed
+//! again by a thread that took it before: it is marked dead before it is removed, and a folio is listed
+//! only if, under the lock, it is not marked dead. [`Folio::listed`] is the number of the folio's last
+//! entry, guarded by the same lock.
 //!
-//! Synchronization: one mutex, below which nothing is locked; an atomic that follows it.
+//! Synchronization: one mutex, under which no other lock is taken, and atomic copies of the lists' sizes,
+//! written under it and read without it.
 
 use super::list::Lists;
 use crate::page::{Flag, Folio};
@@ -16,7 +18,7 @@ use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 /// In tests of the tests: a dead folio stays in its list.
 const MUTANT_LEAVE_LISTED: Mutant = Mutant::new("leave_listed");
 
-/// How many folios of the active list are looked at to bring it within its share.
+/// How many folios of the active list are looked at, at most, to bring the list within its share.
 const BALANCE_LOOKS: usize = 16;
 
 /// One of the lists.
@@ -43,12 +45,12 @@ pub(crate) struct Sizes {
     pub(crate) active: usize,
 }
 
-/// How much is taken to be looked at together.
+/// How much is taken from the inactive list at a time, to be looked at together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
-    /// Nothing more is taken once so many pages are.
+    /// No further folio is taken once those taken have so many pages.
     pub(crate) pages: usize,
-    /// No more folios than these.
+    /// The most folios.
     pub(crate) folios: usize,
 }
 
@@ -61,11 +63,11 @@ pub(crate) enum Next {
     Evict,
 }
 
-/// The folios that reclaim looks at next. They are in no list.
+/// The folios that reclaim has taken to look at next. They are in no list.
 pub(crate) enum Taken {
     /// Folios that are to have their second chance.
     Inactive(Vec<Arc<Folio>>),
-    /// A folio that has had it.
+    /// A folio that has had its second chance.
     Standby(Arc<Folio>),
 }
 
@@ -74,9 +76,10 @@ type Folios = Lists<Arc<Folio>, { List::COUNT }>;
 /// The lists of the folios of one group and kind.
 pub(crate) struct Lruvec {
     lists: Mutex<Folios>,
-    /// What the folios of the other two lists count as, for reclaim, which asks without the lock.
+    /// What the folios of the inactive and the standby list count as, for reclaim, which reads it without
+    /// the lock.
     idle_pages: AtomicUsize,
-    /// What the folios of the active list count as, for threads that ask without the lock.
+    /// What the folios of the active list count as, for threads that read it without the lock.
     active_pages: AtomicUsize,
     /// Pages that were evicted from the lists so far: the clock of the shadows.
     evicted_pages: AtomicU64,
@@ -98,7 +101,8 @@ impl Lruvec {
         let result = change(&mut lists);
         let Sizes { inactive, standby, active } = sizes(&lists);
         self.idle_pages.store(inactive + standby, Ordering::Relaxed);
-        // Written only if it changes: most changes are of the other lists, and many threads read it.
+        // Written only if it changes: most changes are of the other lists, and many threads read this cache
+        // line.
         if self.active_pages.load(Ordering::Relaxed) != active {
             self.active_pages.store(active, Ordering::Relaxed);
         }
@@ -130,9 +134,9 @@ impl Lruvec {
         });
     }
 
-    /// Brings the active list nearer to its share, in pages, and takes what is to be looked at next from
-    /// the list that `next` chooses: one folio on standby, or a batch of inactive ones. `next` is told,
-    /// too, how many pages were used since the last look and stay active.
+    /// Brings the active list nearer to its share, in pages, and takes folios from the list that `next`
+    /// chooses: one folio on standby, or a batch of inactive ones. `next` also gets the number of pages
+    /// that stay active because they were used since the last look.
     #[track_caller]
     pub(crate) fn take(
         &self,
@@ -157,8 +161,8 @@ impl Lruvec {
         })
     }
 
-    /// Makes the oldest of the active list inactive, at least so many pages, whether they were used or not;
-    /// `false` if it has none.
+    /// Makes the oldest folios of the active list inactive, at least so many pages, whether they were used
+    /// or not; `false`: the list is empty.
     #[track_caller]
     pub(crate) fn deactivate(&self, pages: usize) -> bool {
         self.change(|lists| {
@@ -185,8 +189,8 @@ impl Lruvec {
         self.active_pages.load(Ordering::Relaxed)
     }
 
-    /// The pages that the folios of the other lists count as: those that were not touched for some time.
-    /// Takes no lock.
+    /// The pages that the folios of the inactive and the standby list count as: those that were not touched
+    /// for some time. Takes no lock.
     pub(crate) fn idle_pages(&self) -> usize {
         self.idle_pages.load(Ordering::Relaxed)
     }
@@ -196,12 +200,13 @@ impl Lruvec {
         self.idle_pages() + self.active_pages()
     }
 
-    /// Notes that a folio of so many pages was evicted; returns how many pages were, with it.
+    /// Notes that a folio of so many pages was evicted. Returns how many pages were evicted so far, this
+    /// folio's included.
     pub(super) fn note_evicted(&self, pages: u64) -> u64 {
         self.evicted_pages.fetch_add(pages, Ordering::Relaxed) + pages
     }
 
-    /// How many pages were evicted.
+    /// How many pages were evicted so far.
     pub(super) fn evicted_pages(&self) -> u64 {
         self.evicted_pages.load(Ordering::Relaxed)
     }
@@ -213,7 +218,7 @@ impl Lruvec {
         (0..List::COUNT).map(|list| lists.len(list)).sum()
     }
 
-    /// Takes all folios out.
+    /// Takes all folios out of all lists.
     pub(crate) fn take_all(&self) -> Vec<Arc<Folio>> {
         let all = [List::Inactive, List::Standby, List::Active];
         self.change(|lists| {
@@ -240,8 +245,9 @@ fn push(lists: &mut Folios, folio: Arc<Folio>, list: List, pages: u32) {
     folio.listed.store(number, Ordering::Relaxed);
 }
 
-/// Whether a folio is in a list: the entry with its number is still its own. A folio that is taken out of a
-/// list keeps the number, since reclaim takes many at once and touches none of them while it has the lock.
+/// Whether a folio is in a list: whether the entry with the number in [`Folio::listed`] is still its own. A
+/// folio that is taken out of a list keeps the number, since reclaim takes many folios at once and writes
+/// to none of them while it has the lock.
 fn is_listed(lists: &Folios, folio: &Folio) -> bool {
     let entry = lists.get(folio.listed.load(Ordering::Relaxed));
     entry.is_some_and(|other| std::ptr::eq(&raw const **other, folio))
@@ -252,8 +258,8 @@ fn make_inactive(lists: &mut Folios, folio: Arc<Folio>, pages: u32) {
     push(lists, folio, List::Inactive, pages);
 }
 
-/// Makes the oldest folios of the active list inactive while it has more than its share. Those that were
-/// used since the last look stay: so many pages.
+/// Makes the oldest folios of the active list inactive while the list has more than its share. Folios that
+/// were used since the last look stay active; returns how many pages these are.
 fn balance(lists: &mut Folios, share: usize) -> usize {
     let mut rotated = 0;
     for _ in 0..BALANCE_LOOKS {
@@ -279,7 +285,7 @@ mod tests {
 
     const ALL: Batch = Batch { pages: usize::MAX, folios: 64 };
 
-    /// A way to make folios, and lists.
+    /// A function that makes folios of one object, and empty lists.
     fn world() -> (impl Fn(u64) -> Arc<Folio>, Lruvec) {
         let locks = LockStats::new();
         let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
@@ -302,7 +308,7 @@ mod tests {
         let (folio, lru) = world();
         let folios: Vec<_> = (0..6).map(folio).collect();
         folios.iter().for_each(|folio| lru.add(folio.clone(), List::Inactive));
-        // Reclaim has two of them when one dies.
+        // Two of the folios are taken by reclaim, and one of these two dies meanwhile.
         let few = Batch { folios: 2, ..ALL };
         let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_, _| Next::Age) else {
             panic!("nothing is taken")
@@ -325,7 +331,7 @@ mod tests {
         (10..12).for_each(|index| lru.add(folio(index), List::Inactive));
         for index in 20..24 {
             let folio = folio(index);
-            // Used since the last look: it stays.
+            // This folio was used since the last look, so it stays active.
             if index == 20 {
                 folio.state.set(Flag::Referenced);
             }

@@ -1,4 +1,4 @@
-//! One [`Lruvec`] for each group and kind of memory, and what is known of what was evicted of them. Linux:
+//! One [`Lruvec`] for each group and kind of memory, and the shadow entries of evicted folios. Linux:
 //! `struct mem_cgroup_per_node`.
 //!
 //! Synchronization: a lock for each lruvec; atomics.
@@ -20,12 +20,12 @@ fn kind_of(folio: &Folio) -> Kind {
 pub(crate) struct Refault<'l> {
     /// The lists of the group that paid for it when it was evicted.
     pub(crate) lists: &'l Lruvec,
-    /// How many pages were evicted from them since.
+    /// How many pages were evicted from these lists since then.
     pub(crate) distance: u64,
 }
 
-/// The lruvecs of all groups. Those of a group are made with its first folio, and stay when it is removed:
-/// folios that it has still are in them.
+/// The lruvecs of all groups. Those of a group are made with its first folio, and stay when the group is
+/// removed, since they may still hold folios.
 pub(crate) struct Lruvecs {
     groups: Vec<OnceLock<Box<[Lruvec; Kind::COUNT]>>>,
     shadows: Shadows,
@@ -35,7 +35,7 @@ pub(crate) struct Lruvecs {
 }
 
 impl Lruvecs {
-    /// Empty lists, for folios that have `frames` in all.
+    /// Empty lists, for an arena of `frames` frames.
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Self {
         Self {
             groups: (0..MAX_GROUPS).map(|_| OnceLock::new()).collect(),
@@ -45,14 +45,15 @@ impl Lruvecs {
         }
     }
 
-    /// Adds a folio that is in no list to this one of its group and kind, unless it is dead.
+    /// Adds a folio that is in no list to the list `list` of its group and kind, unless it is dead.
     #[track_caller]
     pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
         let pages = folio.pages() as u32;
         self.add_as(folio, list, pages);
     }
 
-    /// [`Lruvecs::add`] for a folio that counts as so many pages: it is a sample, and stands for that many.
+    /// [`Lruvecs::add`] for a folio that counts as so many pages: as a sample, it stands for other folios,
+    /// too.
     #[track_caller]
     pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
         self.of(&folio).add_as(folio, list, pages);
@@ -70,8 +71,8 @@ impl Lruvecs {
         self.shadows.evicted([file, folio.index], folio.group, now);
     }
 
-    /// What is known of a folio of the file that has just come in: `Some` if it was evicted before. Forgets
-    /// it.
+    /// Looks up whether a folio of the file that has just come in was evicted before, and when; `None`: it
+    /// was not, or that is forgotten. Removes its shadow entry.
     pub(crate) fn refault(&self, file: u64, folio: &Folio) -> Option<Refault<'_>> {
         let lists = |group: usize| &self.of_index(group)[Kind::File as usize];
         let (group, distance) =
@@ -84,22 +85,22 @@ impl Lruvecs {
         self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Those of the group with this place in tables, by kind.
+    /// The lruvecs of the group with this index, by kind.
     fn of_index(&self, group: usize) -> &[Lruvec; Kind::COUNT] {
         self.groups[group].get_or_init(|| Box::new(Kind::ALL.map(|_| Lruvec::new(&self.locks))))
     }
 
-    /// That of a group and kind.
+    /// The lruvec of a group and kind.
     pub(crate) fn at(&self, group: GroupId, kind: Kind) -> &Lruvec {
         &self.of_index(group.index())[kind as usize]
     }
 
-    /// The one that has a folio, if any has.
+    /// The lruvec of a folio's group and kind.
     fn of(&self, folio: &Folio) -> &Lruvec {
         self.at(folio.group, kind_of(folio))
     }
 
-    /// Those of all groups.
+    /// The lruvecs of all groups.
     pub(crate) fn all(&self) -> impl Iterator<Item = &Lruvec> {
         self.groups.iter().filter_map(OnceLock::get).flat_map(|lists| lists.iter())
     }

@@ -1,33 +1,35 @@
-//! What was evicted, and when: so that a refault tells how far it was from a hit.
+//! Which folios were evicted, and when, so that at a refault the distance is known: how much longer the
+//! lists would have had to be for a hit.
 //!
-//! Linux keeps shadow entries in the xarray (mm/workingset.c). Here they are a fixed table, one entry per
-//! frame, addressed by a hash: a later eviction with the same hash takes an earlier one's place, which loses
-//! the oldest knowledge first on average, and the memory is bounded.
+//! Linux keeps shadow entries in the xarray (mm/workingset.c). Here they are in a fixed table, one entry
+//! per frame, addressed by a hash. A later eviction with the same hash overwrites an earlier one. So the
+//! memory is bounded, and on average the oldest evictions are forgotten first.
 //!
-//! An entry has the group that paid for the folio, and when it was evicted, by the clock of the group's
-//! lists: it would not have been evicted if these had been longer, however much other groups evict.
+//! An entry has the group that paid for the folio, and the time of the eviction by the clock of that
+//! group's lists, which counts the pages evicted from them. The distance is by this clock since only longer
+//! lists of that group would have kept the folio, however much other groups evict.
 
 use crate::group::GroupId;
 use elbowroom_sync::OnceLock;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// With more frames than this the oldest evictions are forgotten sooner.
+/// The most entries. With more frames than this, evictions are forgotten sooner.
 const MOST_ENTRIES: usize = 1 << 20;
 
-/// Bits of an entry that are the time. Times are differences modulo 2^32 pages (16 TiB).
+/// The lower bits of an entry are the time. Only differences of times are used, modulo 2^32 pages (16 TiB).
 const TIME_BITS: u32 = 32;
 
-/// Bits above it that are the group. The others are from the hash.
+/// The bits above the time are the group's index. The rest is a tag from the hash.
 const GROUP_BITS: u32 = 10;
 
-/// The table is allocated in parts of so many entries, each when it is needed first: most processes never
+/// The table is allocated in parts of so many entries, each when it is first needed: most processes never
 /// evict anything.
 const PART: usize = 4096;
 
 /// The table of entries.
 pub(super) struct Shadows {
     parts: Box<[OnceLock<Box<[AtomicU64]>>]>,
-    /// Entries of a part.
+    /// How many entries a part has.
     part: usize,
 }
 
@@ -48,8 +50,8 @@ impl Shadows {
         (&self.parts[entry / self.part], entry % self.part, tag)
     }
 
-    /// Notes that the folio at a place (an object and the number of a page) was evicted, for which the group
-    /// paid, at the time `now` of the group's clock.
+    /// Notes that the folio at a place (an object and the number of a page), for which `group` paid, was
+    /// evicted at the time `now` of the group's clock.
     pub(super) fn evicted(&self, place: [u64; 2], group: GroupId, now: u64) {
         let (part, entry, tag) = self.place(place);
         let part = part.get_or_init(|| (0..self.part).map(|_| AtomicU64::new(0)).collect());
@@ -57,8 +59,8 @@ impl Shadows {
         part[entry].store(of << TIME_BITS | u64::from(now as u32), Ordering::Relaxed);
     }
 
-    /// The group that paid for the folio at a place when it was evicted, by its place in tables, and how long
-    /// ago that was by the group's `clock`, if that is still known; forgets it.
+    /// If the eviction of the folio at a place is still known: the index of the group that paid for it, and
+    /// how long ago that was by the group's `clock`. Removes the entry.
     pub(super) fn refault(&self, place: [u64; 2], clock: impl FnOnce(usize) -> u64) -> Option<(usize, u64)> {
         let (part, entry, tag) = self.place(place);
         let entry = &part.get()?[entry];

@@ -12,13 +12,13 @@ use crate::space::{Space, Spaces};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::Arc;
 
-/// How often nothing can be freed in turn before a group is left above its `max`. Linux:
-/// `MAX_RECLAIM_RETRIES`.
+/// How many attempts may free nothing before reclaim gives up. Linux: `MAX_RECLAIM_RETRIES`.
 const RETRIES: usize = 16;
 
-/// The memory groups of a manager: a tree, whose root, [`GroupId::ROOT`], is the manager's whole budget. A
-/// space or a mapping belongs to a group, and so does memory that is used for it. What a group uses is at
-/// most what its limits and those of all groups above it permit. Linux: cgroup v2, memory controller.
+/// The memory groups of a manager: a tree whose root, [`GroupId::ROOT`], is the manager's whole budget. A
+/// space or a mapping belongs to a group, and the memory that is used for it is charged to that group. A
+/// group uses at most what its limits and those of all groups above it permit. Linux: cgroup v2, memory
+/// controller.
 ///
 /// All calls may be made by any thread that may call the manager, at any time.
 pub struct MemoryGroups<'m, P: Platform> {
@@ -33,19 +33,21 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
     /// Makes a group below `parent`, with these limits.
     ///
     /// # Errors
-    /// ENOENT: there is no group `parent`. ENOSPC: there are 1,024 groups, or so many with pages left.
+    /// ENOENT: there is no group `parent`. ENOSPC: there are 1,024 groups, removed ones with pages left
+    /// included.
     ///
     /// Locks: `groups`.
     pub fn create(&self, parent: GroupId, limits: &Limits) -> Result<GroupId, Errno> {
         self.core.groups.create(parent, limits)
     }
 
-    /// Changes the limits of a group. If it uses more than its new `max`, memory of it is reclaimed before
-    /// this returns; pages that cannot be reclaimed stay, but the group gets no more.
+    /// Changes the limits of a group. If the group uses more than its new `max`, its memory is reclaimed
+    /// before this returns; pages that cannot be reclaimed stay, but the group gets no more.
     ///
     /// # Errors
     /// ENOENT: there is no such group. EINVAL: it is the root, whose limit is the budget. EBUSY: the limits
-    /// are set, but so much of the group's memory cannot be reclaimed now that it is still above its `max`.
+    /// are set, but too little of the group's memory can be reclaimed now: it still uses more than its
+    /// `max`.
     ///
     /// Locks: `groups`; then those of reclaim.
     pub fn set_limits(&self, group: GroupId, limits: &Limits) -> Result<(), Errno> {
@@ -62,8 +64,8 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         if groups.beyond_max(group) == 0 { Ok(()) } else { Err(Errno::BUSY) }
     }
 
-    /// Removes a group. What it uses is the parent's from now on; what is allocated for its spaces and
-    /// mappings later is charged to the parent.
+    /// Removes a group. The memory that it uses counts as the parent's from now on; what is allocated for
+    /// its spaces and mappings later is charged to the parent.
     ///
     /// # Errors
     /// ENOENT: there is no such group. EBUSY: it is the root, or has groups below it.
@@ -73,7 +75,7 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         self.core.groups.remove(group)
     }
 
-    /// What a group, with all groups below it, uses and has counted.
+    /// The statistics of a group, with all groups below it.
     ///
     /// # Errors
     /// ENOENT: there is no such group.
@@ -81,8 +83,8 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         self.core.groups.stats(group)
     }
 
-    /// Frees memory of a group, about so many bytes, whatever of the group itself is protected; protection of
-    /// groups below it holds. Returns how many bytes were freed, which may be more or less. Linux:
+    /// Frees about so many bytes of a group's memory, even if the group itself is protected; the protection
+    /// of groups below it holds. Returns how many bytes were freed, which may be more or less. Linux:
     /// `memory.reclaim`.
     ///
     /// # Errors

@@ -1,45 +1,46 @@
 //! Which process gives pages when the tree is full. Plain data in, a choice out.
 
-/// What a process keeps whatever others want, so that faults can be served: 4 MiB, in pages.
+/// Pages that a process keeps whatever others want, so that it can serve faults: 4 MiB.
 pub(crate) const KEPT: usize = 1024;
 
-/// Pages that move from process to process at a time, at the least: 2 MiB.
+/// The fewest pages that move from process to process at a time: 2 MiB.
 pub(crate) const BLOCK: usize = 512;
 
-/// Pages that are asked for at a time, at the most: 8 MiB.
+/// The most pages that a process asks for at a time: 8 MiB.
 const ASK_PAGES: usize = 4 * BLOCK;
 
-/// Fewer pages are not worth taking: 256 KiB.
+/// A process does not take fewer pages than this from the tree, since that is not worth it: 256 KiB.
 pub(super) const LEAST: usize = 64;
 
-/// What is known of a process.
+/// The figures of a process by which [`giver`] and [`part_of`] choose.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Share {
-    /// Pages that it has.
+    /// Pages that the process has.
     pub has: usize,
-    /// Pages that it keeps whatever others want.
+    /// Pages that the process keeps whatever others want.
     pub keeps: usize,
-    /// Pages that are protected: others get none of them.
+    /// Pages that are protected: other processes get none of them.
     pub low: usize,
-    /// Pages that came back lately, for each 1,024 that it has, in a second.
+    /// Recent refaults and swap-ins per second, for each 1,024 pages that the process has.
     pub cost: u64,
-    /// It was asked, and did not answer in time.
+    /// The process was asked for pages, and did not give them in time.
     pub is_silent: bool,
 }
 
 impl Share {
-    /// Pages that others can have.
+    /// Pages that the process can give to others.
     pub fn spare(&self) -> usize {
         self.has.saturating_sub(self.low.max(self.keeps))
     }
 }
 
-/// The process that is to give pages to the one with `own`, by its place in `others`, and how many. `None`:
-/// `own` reclaims its own pages.
+/// The process that is to give pages to the process with `own`, by its index in `others`, and how many.
+/// `None`: `own` reclaims its own pages.
 ///
-/// The next page of a process is worth what its pages cost that came back. Where that is alike, a process
-/// with more pages gives, so that processes which do the same have the same: half of the difference, or pages
-/// would go to and fro.
+/// The cost of a process, the rate at which its pages come back, is what its next page is worth: the
+/// cheapest process gives. Among processes of about the same cost, one with more pages gives half of the
+/// difference, so that processes with the same load come to have the same; if it gave more, pages would go
+/// to and fro.
 pub(super) fn giver(own: &Share, others: &[Share]) -> Option<(usize, usize)> {
     let is_poor = own.has < own.keeps.max(own.low);
     let gives = |share: &Share| {
@@ -58,8 +59,8 @@ pub(super) fn giver(own: &Share, others: &[Share]) -> Option<(usize, usize)> {
     least.map(|(at, _, pages)| (at, pages))
 }
 
-/// How many pages a process has to give when the tree has more than it may: its part, by what each can give.
-/// `spare`: what all can give together.
+/// How many pages a process has to give when all processes have `over` pages more than they may: a part of
+/// `over` in proportion to what each can give. `spare`: what all can give together.
 pub(super) fn part_of(over: usize, own: &Share, spare: usize) -> usize {
     match own.spare() {
         0 => 0,
@@ -80,13 +81,13 @@ mod tests {
         let (idle, busy) = (share(10_000, 0), share(50_000, 800));
         let giver = |own: &Share, others: &[Share]| super::giver(own, others).map(|(at, _)| at);
         assert_eq!(giver(&share(5_000, 100), &[busy, idle]), Some(1));
-        // Pages of the asking process are worth less than any other.
+        // The pages of the asking process are worth less than those of any other.
         assert_eq!(giver(&share(20_000, 0), &[busy, share(15_000, 0)]), None);
-        // Nearly alike: the larger one gives, and only to a smaller one.
+        // About the same cost: the larger process gives, and only to a smaller one.
         assert_eq!(giver(&share(5_000, 100), &[share(20_000, 90)]), Some(0));
         assert_eq!(giver(&share(20_000, 100), &[share(5_000, 90)]), None);
         assert_eq!(giver(&share(20_000, 100), &[share(5_000, 40)]), Some(0));
-        // A small one that is a little cheaper hides no large one.
+        // A small process that is a little cheaper does not hide a large one.
         assert_eq!(giver(&share(5_000, 100), &[share(KEPT + 600, 60), share(100_000, 95)]), Some(1));
     }
 
@@ -101,7 +102,8 @@ mod tests {
         assert_eq!(giver(&share(0, 0), &others), Some((3, BLOCK)), "a process without memory gets some");
     }
 
-    /// Processes that do the same come to have the same, and pages do not go round for ever.
+    /// Processes with the same load come to have the same number of pages, and pages do not go round for
+    /// ever.
     #[test]
     fn equal_processes_come_to_equal_shares() {
         let mut all = [share(100_000, 50), share(2_000, 50), share(6_000, 50)];

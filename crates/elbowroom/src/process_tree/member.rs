@@ -1,4 +1,4 @@
-//! A process of a run, and what it has of the budget.
+//! A process of a run, and the part of the budget that it has.
 
 use super::choice::{self, KEPT, LEAST};
 use super::table::{ProcessTree, TreeLock, row};
@@ -11,56 +11,59 @@ use elbowroom_sync::time::Duration;
 
 /// A process asks others for pages at most this often.
 const ASK_PAUSE: Duration = Duration::from_millis(2);
-/// A process without a row, and so without a bell, looks this often whether it has work.
+/// A process without a row has no bell: its supplier looks this often whether it has work.
 const NO_BELL: Duration = Duration::from_millis(1);
-/// A process without a row may have one part in so many of the budget.
+/// A process without a row may have at most the budget divided by this.
 const PART_WITHOUT: usize = 16;
-/// The shortest and the longest pause between two counts of the pages that others have, too.
+/// The shortest and the longest pause between two counts of the pages that other processes share.
 const LOOK_AT_SHARED: Duration = Duration::from_millis(100);
 const LOOK_SELDOM: Duration = Duration::from_secs(2);
-/// In the place of a row: none.
+/// In place of a row's number: the process has no row.
 const NO_ROW: usize = usize::MAX;
 
-/// This process as one of a run, with its row of the table.
+/// This process as a member of a run, with its row of the table.
 ///
-/// Only the process itself counts what it has; the row repeats that for the others.
+/// The counts of the member decide what the process has; its row is a copy for the other processes.
 pub struct Member {
     tree: Arc<ProcessTree>,
     row: AtomicUsize,
     pid: AtomicU32,
     name: [u64; 2],
     has: AtomicUsize,
-    /// The most that it had at a time.
+    /// The most pages that it had at a time.
     peak: AtomicUsize,
-    /// Of what it has, pages that describe others: their number never shrinks.
+    /// Pages of `has` that were given up for metadata: what describes other pages. Their number never
+    /// shrinks.
     paid: AtomicUsize,
-    /// Pages of the run's swap that it has.
+    /// Pages that it has taken of the run's swap.
     swap: AtomicUsize,
     /// The process has left the run, or executes a program.
     left: AtomicBool,
-    /// The turns of the lock that this process has had.
+    /// How many numbers this process has given to turns of the lock ([`Member::turn`]).
     turns: AtomicU32,
-    /// The process is in another namespace of process ids than the run: it sees none of the others.
+    /// The process is in another pid namespace than the run: it cannot see whether the other processes
+    /// live.
     is_apart: AtomicBool,
-    /// Its parent, or a child of it, may have some of its pages, too.
+    /// A parent or a child by fork may share some of its pages.
     shares: AtomicBool,
-    /// How many of its pages count as others', when each process has its part of a page.
+    /// How many of its pages do not count as its own because forked processes share them: each process
+    /// counts its proportional share of a page.
     shared: AtomicUsize,
     noted: Noted,
 }
 
-/// What was noted, and when, in nanoseconds since the boot.
+/// Figures of earlier events. Times are in nanoseconds since the boot.
 #[derive(Default)]
 struct Noted {
-    /// Others were asked.
+    /// When another process was asked for pages last.
     asked_at: AtomicU64,
-    /// Pages that had come back when the cost was noted, and when that was.
+    /// How many refaults and swap-ins there had been when the cost was noted last, and when that was.
     refaults: AtomicU64,
     cost_at: AtomicU64,
-    /// The pages that are shared are to be counted next, and the pause before that.
+    /// When the shared pages are to be counted next, and the pause before that.
     look_at: AtomicU64,
     look_pause: AtomicU64,
-    /// What the parent had counted when the process was forked.
+    /// What the parent had counted when it forked this process: not counted again.
     base: [AtomicU64; ProcessUse::WORDS],
 }
 
@@ -122,46 +125,48 @@ impl Member {
         let row = self.tree.enter(pid, self.name).unwrap_or(NO_ROW);
         let taken = self.row.compare_exchange(before, row, Ordering::AcqRel, Ordering::Acquire);
         if taken.is_err() && row != NO_ROW {
-            // Another thread has taken one at the same time.
+            // Another thread has taken a row at the same time: free the row that this thread took.
             let lock = self.lock();
             self.tree.clear(row, pid);
             drop(lock);
         }
     }
 
-    /// In a forked child, on its only thread: it has a row of its own from now on, and none of its parent's
-    /// pages until [`Member::charge_copy`].
+    /// In a forked child, on its only thread: the child takes a row of its own, and counts none of its
+    /// parent's pages until [`Member::charge_copy`].
     pub fn become_child(&self) {
         self.pid.store(own_pid(), Ordering::Relaxed);
         self.row.store(NO_ROW, Ordering::Relaxed);
         self.peak.store(0, Ordering::Relaxed);
         self.left.store(false, Ordering::Relaxed);
-        // What its parent has in swap is the parent's.
+        // Pages in swap at the fork count as the parent's.
         self.swap.store(0, Ordering::Relaxed);
         self.shared.store(0, Ordering::Relaxed);
         self.is_apart.store(self.tree.is_of_another_namespace(), Ordering::Relaxed);
         self.take_row();
     }
 
-    /// In a forked child that goes on with a copy of its parent's manager: it has its parent's pages, but for
-    /// those that both have still. What its parent has counted so far, `used`, is not counted again.
+    /// In a forked child that goes on with a copy of its parent's manager: the child now has its parent's
+    /// pages, less the part of the pages that both still share. What the parent had counted, `used`, is not
+    /// counted again.
     pub fn charge_copy(&self, used: &ProcessUse) {
         self.noted.base.iter().zip(used.words()).for_each(|(base, word)| base.store(word, Ordering::Relaxed));
         self.shares();
         self.count_shared();
     }
 
-    /// A forked process may have the same pages as this one from now on.
+    /// From now on a forked process may share pages with this one, so they are to be counted
+    /// (`count_shared`).
     pub fn shares(&self) {
         self.noted.look_at.store(0, Ordering::Relaxed);
         self.noted.look_pause.store(0, Ordering::Relaxed);
         self.shares.store(true, Ordering::Release);
     }
 
-    /// Counts the pages that other processes have, too, if there may be some and the time for that has come.
-    /// A store ends the sharing of a page, and no process sees that. `None`: nothing is shared. Else the time
-    /// until the next look: at least [`LOOK_AT_SHARED`], and a hundred times what a look takes; twice as long
-    /// after each look that found no change, up to [`LOOK_SELDOM`].
+    /// Counts the pages that other processes share, if there may be some and the count is due. It is
+    /// repeated since a store to a page ends its sharing without any process being told. `None`: nothing is
+    /// shared. Else the time until the next count: at least [`LOOK_AT_SHARED`], and a hundred times what a
+    /// count takes; twice as long after each count that found no change, up to [`LOOK_SELDOM`].
     pub(crate) fn count_shared(&self) -> Option<Duration> {
         if !self.shares.load(Ordering::Acquire) {
             return None;
@@ -172,7 +177,8 @@ impl Member {
         }
         let shared = shared_anonymous_pages();
         let before = self.shared.swap(shared, Ordering::Relaxed);
-        // Some pages of any process are others', too: its stack's, its loader's.
+        // Fewer shared pages than this are not worth counting: any process shares some, of its stack and
+        // its loader.
         if shared < LEAST {
             self.shares.store(false, Ordering::Release);
         }
@@ -187,8 +193,8 @@ impl Member {
         Some(pause)
     }
 
-    /// The process has nothing any more: its manager is gone, or it is a forked child that does not go on
-    /// with the copy.
+    /// Sets all counts of the process to 0: its manager is gone, or it is a forked child that does not go
+    /// on with the copy.
     pub fn give_all(&self) {
         let row = self.own_row();
         let lock = self.lock();
@@ -199,8 +205,8 @@ impl Member {
         drop(lock);
     }
 
-    /// The row, which is taken again if others have taken this process for dead; `None`: there is none, and
-    /// what the process has is not counted.
+    /// The row of this process. It takes a new one if the others have taken it for dead and freed its row.
+    /// `None`: it has left, or no row is free, and what it has is not counted.
     fn own_row(&self) -> Option<usize> {
         if self.left.load(Ordering::Acquire) {
             return None;
@@ -220,21 +226,22 @@ impl Member {
         self.tree.lock(self.turn())
     }
 
-    /// A number for a turn of the lock.
+    /// A number for the next turn of the lock: the process's id, and a count.
     fn turn(&self) -> u64 {
         let turn = self.turns.fetch_add(1, Ordering::Relaxed);
         u64::from(self.pid.load(Ordering::Relaxed)) << 32 | u64::from(turn)
     }
 
-    /// Tells the others what this process has. With the lock.
+    /// Writes the row, and publishes how many pages can be taken. The caller has the lock.
     fn tell(&self, row: Option<usize>) {
         self.write(row);
         self.tree.publish(self.tree.used());
     }
 
-    /// Writes all that this process has into its row.
+    /// Copies the counts of this process into its row.
     fn write(&self, row: Option<usize>) {
-        // A thread that waited for the lock while the process left has nothing to say any more.
+        // If the process left while this thread waited for the lock, the row is empty, or another
+        // process's.
         let Some(row) = row.filter(|_| !self.left.load(Ordering::Acquire)) else { return };
         let has = self.has().saturating_sub(self.shared.load(Ordering::Relaxed));
         let peak = self.peak.fetch_max(has, Ordering::Relaxed).max(has);
@@ -259,38 +266,41 @@ impl Member {
         self.peak.load(Ordering::Relaxed)
     }
 
-    /// What it keeps whatever others want: what describes pages, and frames with which faults can be served.
+    /// Pages that the process keeps whatever others want: those given up for metadata, and frames with
+    /// which it can serve faults.
     fn keeps(&self) -> usize {
         KEPT + self.paid.load(Ordering::Relaxed)
     }
 
-    /// So many of its pages describe others from now on.
+    /// Notes that so many more of its pages are given up for metadata.
     pub(crate) fn note_paid(&self, pages: usize) {
         self.paid.fetch_add(pages, Ordering::Relaxed);
     }
 
-    /// Whether it is worth to take pages. A guess: nothing is locked.
+    /// Whether enough pages can be taken to be worth it. A guess: nothing is locked.
     pub(crate) fn has_room(&self) -> bool {
         self.room() >= LEAST
     }
 
-    /// Pages that all processes may take together. A guess.
+    /// Pages that this process can take: what the tree has left, within the limit of one process. A guess.
     pub(crate) fn room(&self) -> usize {
         let most = self.tree.each().min(self.tree.max());
         self.tree.room().min(most.saturating_sub(self.has()))
     }
 
-    /// Takes so many pages. `false`, and none are taken: the tree has not so many left.
+    /// Takes so many pages from the tree. `false`, and none are taken: the tree, or the limit of one
+    /// process, has not so many left.
     pub fn take(&self, pages: usize) -> bool {
         let row = self.own_row();
         let lock = self.lock();
         let (used, own) = (self.tree.used(), self.has());
         let each = match row {
             Some(_) => self.tree.each(),
-            // The others do not see what it has.
+            // The other processes do not see the pages of a process without a row, so its limit is small.
             None => self.tree.max() / PART_WITHOUT,
         };
-        // Pages that it shares now may all be its own later: never more than the budget, even so.
+        // Pages that it shares now may all become its own later: even then it is to have no more than the
+        // budget.
         let most = self.tree.max();
         let fits = used + pages <= most && own + pages <= each.min(most);
         if fits {
@@ -301,7 +311,8 @@ impl Member {
         fits
     }
 
-    /// Takes so many pages whether the tree has them or not. If not, all processes give their part back.
+    /// Takes so many pages even if the tree has not so many left. Then the suppliers of all processes are
+    /// woken, to give their parts back.
     pub fn charge(&self, pages: usize) {
         let row = self.own_row();
         let lock = self.lock();
@@ -314,7 +325,7 @@ impl Member {
         }
     }
 
-    /// Gives so many pages back, whose memory the kernel has again.
+    /// Gives so many pages back to the tree. The kernel has their memory already.
     pub fn give(&self, pages: usize) {
         if pages == 0 {
             return;
@@ -330,7 +341,8 @@ impl Member {
         }
     }
 
-    /// Takes so many pages of the run's swap. `false`, and none are taken: it has not so many left.
+    /// Takes so many pages of the run's swap. `false`, and none are taken: the run's swap has not so many
+    /// left.
     pub(crate) fn take_swap(&self, pages: usize) -> bool {
         let row = self.own_row();
         let lock = self.lock();
@@ -352,13 +364,13 @@ impl Member {
         drop(lock);
     }
 
-    /// Pages of the run's swap that can be taken. A guess.
+    /// Pages of the run's swap that are left. A guess: nothing is locked.
     pub(crate) fn swap_room(&self) -> usize {
         self.tree.swap_max().saturating_sub(self.tree.swap_used())
     }
 
-    /// Asks another process for pages, if one has pages that are worth less than those of this one. Waits for
-    /// nothing.
+    /// Asks another process for pages, if the pages of one are worth less than those of this process. Does
+    /// not wait for an answer.
     pub fn ask(&self) {
         let (last, now) = (self.noted.asked_at.load(Ordering::Relaxed), boot_time());
         if now.saturating_sub(last) < ASK_PAUSE.as_nanos() as u64
@@ -368,7 +380,8 @@ impl Member {
         }
         self.free_the_dead();
         let Some(own) = self.own_row() else { return };
-        // A process that was killed may have left a wrong figure of what is left.
+        // A process that was killed between changing its row and publishing may have left a wrong number of
+        // pages that can be taken.
         let lock = self.lock();
         self.tell(Some(own));
         drop(lock);
@@ -385,8 +398,8 @@ impl Member {
         }
     }
 
-    /// How many pages this process is to give: those that it was asked for, and its part of what the tree has
-    /// too many.
+    /// How many pages this process is to give: those that it was asked for, or its part of the pages that
+    /// all processes have beyond the limit, if that is more.
     pub fn wanted(&self) -> usize {
         let Some(row) = self.own_row() else { return 0 };
         let asked = self.tree.row(row, row::ASKED).load(Ordering::Acquire) as usize;
@@ -401,8 +414,8 @@ impl Member {
         asked.max(part).min(self.has().saturating_sub(self.keeps()))
     }
 
-    /// Wakes this process's supplier. `surely`: not only if no ring seems to be pending, after something was
-    /// changed that the supplier is to see.
+    /// Wakes this process's supplier. `surely`: even if a ring seems to be pending; for callers that have
+    /// changed something that the supplier must see.
     pub(crate) fn ring(&self, surely: bool) {
         let row = self.row.load(Ordering::Acquire);
         match (row, surely) {
@@ -416,13 +429,13 @@ impl Member {
     pub(crate) fn sleep(&self, bound: Duration) {
         match self.own_row() {
             Some(row) => self.tree.sleep(row, bound),
-            // No bell is there to ring.
+            // Without a row there is no bell.
             None => pause(Cause::Frames, bound.min(NO_BELL)),
         }
     }
 
-    /// Notes what the process has counted so far, and what its pages cost that came back; frees the rows of
-    /// processes that are gone.
+    /// Writes into the row what the process has counted so far, and its cost: the rate of refaults and
+    /// swap-ins. Frees the rows of processes that are gone.
     pub fn note_use(&self, used: &ProcessUse) {
         let Some(row) = self.own_row() else { return };
         let base = ProcessUse::of(std::array::from_fn(|at| self.noted.base[at].load(Ordering::Relaxed)));
@@ -446,7 +459,7 @@ impl Member {
         }
     }
 
-    /// Leaves the run at the end of the process, which has nothing.
+    /// Leaves the run at the end of the process, and frees its row.
     pub fn leave(&self) {
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);
@@ -458,8 +471,8 @@ impl Member {
         }
     }
 
-    /// Before an exec: what the process has is the others', and its row stays, so that the run is not taken
-    /// for ended. [`Member::came_back`] takes that back.
+    /// Before an exec: the process's memory counts as free for the others, since exec drops it. The row
+    /// stays, so that the run is not taken for ended. [`Member::came_back`] undoes this if exec fails.
     pub fn leave_memory(&self) {
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);
@@ -472,12 +485,12 @@ impl Member {
         }
     }
 
-    /// Whether no other process of the run is there, nor the exit status of one. Allocates nothing.
+    /// Whether no other process of the run exists, not even as a zombie. Allocates nothing.
     pub fn is_last(&self) -> bool {
         !self.is_apart.load(Ordering::Relaxed) && !self.tree.has_others(self.pid.load(Ordering::Relaxed))
     }
 
-    /// The process goes on after [`Member::leave_memory`].
+    /// Counts the process's memory again after [`Member::leave_memory`]: exec has failed.
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);
         self.charge(0);

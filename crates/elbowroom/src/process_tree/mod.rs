@@ -6,14 +6,14 @@
 //! pages ([`choice`]), and reclaims its own pages meanwhile: nothing waits for an answer.
 //! docs/decisions/0033-one-budget-for-a-tree.md
 //!
-//! No process trusts another one's row: a row that is wrong makes processes have too much or too little
-//! memory, and nothing else. How much is used is not stored, but added up from the rows, so that the death of
-//! a process at any instruction leaves no wrong sum behind.
+//! No process trusts another one's row: a wrong row can give processes too much or too little memory, but
+//! does no other harm. The sum of used pages is not stored, but added up from the rows, so that a process
+//! that dies at any instruction leaves no wrong sum behind.
 //!
-//! Synchronization: the words are atomics. A lock, which is a word of the table, makes a look at the sum and
-//! the change of a row one step. The lock is taken from an owner that is gone, or keeps it for
-//! half a second: that process was stopped. If it goes on later, the tree may have a few pages too many until
-//! they are given back.
+//! Synchronization: the words are atomics. A lock, which is a word of the table, makes reading the sum and
+//! changing a row one step. A waiting thread takes the lock from an owner that is gone, or that has kept it
+//! for half a second because it was stopped. If that owner goes on later, the processes may have a few
+//! pages more than the limit until they give them back.
 
 mod choice;
 mod member;

@@ -11,23 +11,24 @@ use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use std::fs::File;
 
-/// In tests of the tests: the row of a process that is gone counts on.
+/// In tests of the tests: the row of a process that is gone is not freed.
 const MUTANT_COUNT_THE_DEAD: Mutant = Mutant::new("count_the_dead");
 
-/// The first word: another layout has another one.
+/// The first word of the table. Another layout of the table has another value.
 const MAGIC: u64 = u64::from_le_bytes(*b"elbowrm1");
-/// Rows: so many processes at a time are counted.
+/// How many rows there are: at most so many processes at a time are counted.
 const ROWS: usize = if cfg!(shuttle) { 4 } else { 4096 };
 const HEAD_WORDS: usize = 64;
 const ROW_WORDS: usize = 32;
 
 /// After this time the lock is taken from its owner, which may have been stopped.
 pub(super) const LOCK_BOUND: Duration = Duration::from_millis(500);
-/// From this time on a thread that waits for the lock looks whether its owner is there still.
+/// A thread that has waited for the lock for this long looks whether its owner still exists.
 const OWNER_LOOK: Duration = Duration::from_millis(5);
 /// Dead processes are looked for at most this often.
 const LOOK_FOR_DEAD: Duration = Duration::from_millis(50);
-/// A process that was asked for pages answers within this time, or another one is asked.
+/// A process that has not given the pages asked of it within this time is asked for no more: another one
+/// is.
 const ANSWER_BOUND: Duration = Duration::from_millis(100);
 
 /// Words of the head.
@@ -39,25 +40,25 @@ pub(super) mod head {
     pub(in crate::process_tree) const EACH: usize = 2;
     /// Pages that may be in swap.
     pub(in crate::process_tree) const SWAP_MAX: usize = 3;
-    /// Pages that can be taken: a guess, for those who look without the lock.
+    /// Pages that can be taken: a guess, for threads that read it without the lock.
     pub(in crate::process_tree) const ROOM: usize = 4;
-    /// The lock: 0, or the number of its owner's turn.
+    /// The lock: 0 if it is free, else the number of its owner's turn.
     pub(in crate::process_tree) const LOCK: usize = 5;
-    /// All rows in use are below this one.
+    /// All rows in use have smaller numbers than this.
     pub(in crate::process_tree) const ROWS_USED: usize = 6;
-    /// When dead processes were looked for, in nanoseconds since the boot.
+    /// When dead processes were looked for last, in nanoseconds since the boot.
     pub(in crate::process_tree) const LOOKED: usize = 7;
     /// When the run began, in nanoseconds since the boot.
     pub(in crate::process_tree) const BEGAN: usize = 8;
-    /// The most pages that all had at a time.
+    /// The most pages that all processes had at a time.
     pub(in crate::process_tree) const PEAK: usize = 9;
     /// How many processes have entered.
     pub(in crate::process_tree) const PROCESSES: usize = 10;
-    /// The most pages that all could have at any time of the run.
+    /// The largest value that [`MAX`] has had.
     pub(in crate::process_tree) const MAX_SO_FAR: usize = 11;
-    /// The namespace in which the ids of the processes count.
+    /// The pid namespace in which the ids of the processes are valid: its inode number.
     pub(in crate::process_tree) const NAMESPACE: usize = 12;
-    /// What processes that have ended had counted.
+    /// What processes that have ended had counted: [`ProcessUse::WORDS`](super::ProcessUse::WORDS) words.
     pub(in crate::process_tree) const ENDED: usize = 16;
 }
 
@@ -65,21 +66,21 @@ pub(super) mod head {
 pub(super) mod row {
     /// The process's id; 0: the row is free.
     pub(in crate::process_tree) const OWNER: usize = 0;
-    /// When it entered, in nanoseconds since the boot.
+    /// When the process entered, in nanoseconds since the boot.
     pub(in crate::process_tree) const SINCE: usize = 1;
-    /// Pages that it has.
+    /// Pages that the process has.
     pub(in crate::process_tree) const HAS: usize = 2;
     /// Pages that it has in swap.
     pub(in crate::process_tree) const SWAP: usize = 3;
-    /// Pages that others want of it.
+    /// Pages that others have asked of the process, and that it has not given yet.
     pub(in crate::process_tree) const ASKED: usize = 4;
-    /// When it was asked first of what it has not given, in nanoseconds since the boot.
+    /// When the process was asked first, or gave pages last, in nanoseconds since the boot.
     pub(in crate::process_tree) const ASKED_AT: usize = 5;
     /// The bell of its supplier: 1 once it has rung.
     pub(in crate::process_tree) const BELL: usize = 6;
     /// [`super::super::choice::Share::cost`].
     pub(in crate::process_tree) const COST: usize = 7;
-    /// Pages that are protected.
+    /// Pages of the process that other processes do not get.
     pub(in crate::process_tree) const LOW: usize = 8;
     /// Its name, in two words.
     pub(in crate::process_tree) const NAME: usize = 9;
@@ -87,9 +88,9 @@ pub(super) mod row {
     pub(in crate::process_tree) const PEAK: usize = 11;
     /// [`super::super::choice::Share::keeps`].
     pub(in crate::process_tree) const KEEPS: usize = 12;
-    /// What it has counted.
+    /// What the process has counted: [`ProcessUse::WORDS`](super::ProcessUse::WORDS) words.
     pub(in crate::process_tree) const USE: usize = 13;
-    /// When it noted that, in nanoseconds since the boot.
+    /// When the process wrote that, in nanoseconds since the boot.
     pub(in crate::process_tree) const NOTED: usize = 20;
 }
 
@@ -99,7 +100,7 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// The size of the table's file, in bytes. What is not used takes no memory.
+    /// The size of the table's file, in bytes. Pages of it that are not used take no memory.
     pub const BYTES: u64 = ((HEAD_WORDS + ROWS * ROW_WORDS) * 8) as u64;
 
     /// Makes the table of a new run in an empty file.
@@ -121,7 +122,7 @@ impl ProcessTree {
         Ok(tree)
     }
 
-    /// The table that a file has.
+    /// Maps the table of a file.
     ///
     /// # Errors
     /// The kernel's. EINVAL: the file has no table of this version.
@@ -150,7 +151,7 @@ impl ProcessTree {
     }
 
     /// Changes how many bytes all processes together may have. If they have more, each gives its part back:
-    /// most of it within a second.
+    /// they give most of it within a second.
     pub fn set_max(&self, bytes: u64) {
         let pages = bytes / PAGE_SIZE as u64;
         self.head(head::MAX_SO_FAR).fetch_max(pages, Ordering::Relaxed);
@@ -168,7 +169,7 @@ impl ProcessTree {
         row.is_some()
     }
 
-    /// Has a process give so many bytes back, its protected ones too, as far as they can be freed. `false`:
+    /// Asks a process to give so many bytes back, protected bytes too; it gives what it can free. `false`:
     /// there is no such process.
     pub fn reclaim(&self, pid: u32, bytes: u64) -> bool {
         let row = self.rows().find(|row| self.owner(*row) == pid);
@@ -183,13 +184,13 @@ impl ProcessTree {
         0..(self.head(head::ROWS_USED).load(Ordering::Acquire) as usize).min(ROWS)
     }
 
-    /// The process of a row; 0: none.
+    /// The id of a row's process; 0: the row is free.
     pub(super) fn owner(&self, row: usize) -> u32 {
         self.row(row, row::OWNER).load(Ordering::Acquire) as u32
     }
 
-    /// The pages of a row. A row with more than all could ever have is wrong, and counts as so much. A row
-    /// with more than all may have now is right: `max` was made smaller.
+    /// The pages of a row's process. The figure is capped at the largest `max` of the run, since a row with
+    /// more is wrong. It may be above the present `max`, which may have been made smaller.
     pub(super) fn has(&self, row: usize) -> usize {
         let most = self.head(head::MAX_SO_FAR).load(Ordering::Relaxed) as usize;
         match self.owner(row) {
@@ -203,9 +204,9 @@ impl ProcessTree {
         self.rows().map(|row| self.has(row)).sum()
     }
 
-    /// Whether all processes together have no more than they may. Exact: with the lock. `turn`: a number that
-    /// is not 0, and that no other thread of any process gives or has given, as processes number their turns:
-    /// above all process ids.
+    /// Whether all processes together have no more than they may. Exact, since it takes the lock. `turn`: a
+    /// number for the turn of the lock, not 0, which no other thread of any process uses or has used: the
+    /// process's id in the upper 32 bits, a count in the lower ones.
     pub fn is_within_limits(&self, turn: u64) -> bool {
         let lock = self.lock(turn);
         let fits = self.used() <= self.max();
@@ -224,19 +225,20 @@ impl ProcessTree {
         self.rows().filter(|row| self.owner(*row) != 0).map(swap).sum()
     }
 
-    /// How many pages can be taken. A guess: nothing is locked.
+    /// How many pages of the budget are left. A guess: nothing is locked.
     pub(super) fn room(&self) -> usize {
         self.head(head::ROOM).load(Ordering::Relaxed) as usize
     }
 
-    /// Tells all how many pages can be taken.
+    /// Publishes how many pages of the budget are left, and the peak. `used`: the pages that all processes
+    /// have.
     pub(super) fn publish(&self, used: usize) {
         let room = self.max().saturating_sub(used);
         self.head(head::ROOM).store(room as u64, Ordering::Relaxed);
         self.head(head::PEAK).fetch_max(used as u64, Ordering::Relaxed);
     }
 
-    /// What is known of a row's process.
+    /// The figures of a row's process, for [`super::choice`].
     pub(super) fn share(&self, row: usize) -> Share {
         let word = |word| self.row(row, word).load(Ordering::Relaxed);
         let since = Duration::from_nanos(boot_time().saturating_sub(word(row::ASKED_AT)));
@@ -257,7 +259,7 @@ impl ProcessTree {
         self.ring_surely(row);
     }
 
-    /// Wakes the supplier of a row's process.
+    /// Wakes the supplier of a row's process, unless a ring seems to be pending.
     pub(super) fn ring(&self, row: usize) {
         let bell = self.row(row, row::BELL);
         // The load comes first, so that threads that ring again and again write to no shared cache line.
@@ -266,15 +268,16 @@ impl ProcessTree {
         }
     }
 
-    /// The same, after something was changed that the supplier is to see: a ring that seems to be pending may
-    /// have been answered before.
+    /// Wakes the supplier of a row's process, for callers that have changed something that it must see. A
+    /// ring that seems to be pending may have been answered before the change, so the bell is always
+    /// written.
     pub(super) fn ring_surely(&self, row: usize) {
         if self.row(row, row::BELL).swap(1, Ordering::AcqRel) == 0 {
             self.words.wake(number(row, row::BELL));
         }
     }
 
-    /// A process has given so many pages of those that others want of it.
+    /// Notes that a process has given so many pages: others want so many fewer of it.
     pub(super) fn note_given(&self, row: usize, pages: usize) {
         let less = |asked: u64| (asked > 0).then(|| asked.saturating_sub(pages as u64));
         let asked = self.row(row, row::ASKED).fetch_update(Ordering::AcqRel, Ordering::Relaxed, less);
@@ -296,13 +299,15 @@ impl ProcessTree {
         self.row(row, row::BELL).swap(0, Ordering::AcqRel);
     }
 
-    /// The lock. `turn`: a number that no other process and no other turn of this one has.
+    /// Takes the lock of the table. `turn`: a number that no other process and no other turn of this
+    /// process has; its upper 32 bits are the process's id.
     pub(super) fn lock(&self, turn: u64) -> TreeLock<'_> {
         let word = self.head(head::LOCK);
         let take = |from| word.compare_exchange(from, turn, Ordering::Acquire, Ordering::Relaxed);
         let mut since = None::<Instant>;
         while let Err(owner) = take(0) {
-            // The time since the first look counts, whichever owner has the lock.
+            // The time since this thread began to wait counts, even if the lock has had several owners
+            // since.
             let waited = since.get_or_insert_with(Instant::now).elapsed();
             let is_gone = || waited > OWNER_LOOK && !process_exists((owner >> 32) as u32);
             if (waited > LOCK_BOUND || is_gone()) && take(owner).is_ok() {
@@ -313,7 +318,7 @@ impl ProcessTree {
         TreeLock { word, turn }
     }
 
-    /// Takes a free row for a process; `None`: all are taken.
+    /// Takes a free row for a process. `None`: no row is free.
     pub(super) fn enter(&self, pid: u32, name: [u64; 2]) -> Option<usize> {
         let free = |row: &usize| {
             let owner = self.row(*row, row::OWNER);
@@ -329,8 +334,9 @@ impl ProcessTree {
         Some(row)
     }
 
-    /// Frees a row, and adds what its process has counted to what those that have ended had. With the lock. A
-    /// process that is killed in the middle leaves the rest to the next.
+    /// Frees a row, and adds what its process has counted to the sum of the processes that have ended. The
+    /// caller has the lock. If it is killed in the middle, the row still has its owner, and the next
+    /// process that looks for dead ones does the rest.
     pub(super) fn clear(&self, row: usize, pid: u32) {
         if self.owner(row) != pid {
             return;
@@ -340,7 +346,8 @@ impl ProcessTree {
         let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
     }
 
-    /// A process has executed a program, and has nothing yet. With the lock.
+    /// Empties the row of a process that has executed a program, and so has no memory yet. The caller has
+    /// the lock.
     pub(super) fn begin_again(&self, row: usize, name: [u64; 2]) {
         self.empty(row);
         self.row(row, row::NAME).store(name[0], Ordering::Relaxed);
@@ -349,7 +356,8 @@ impl ProcessTree {
         self.publish(self.used());
     }
 
-    /// Empties all of a row but its owner.
+    /// Empties all words of a row but its owner. What the process has counted goes to the sum of the ended
+    /// ones.
     fn empty(&self, row: usize) {
         for word in 0..ProcessUse::WORDS {
             let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
@@ -360,8 +368,8 @@ impl ProcessTree {
         }
     }
 
-    /// Frees the rows of processes that are gone, unless that was done just now, for the process `own`.
-    /// `turn`: see [`ProcessTree::lock`].
+    /// Frees the rows of processes that are gone, unless some process of the run has done so within
+    /// [`LOOK_FOR_DEAD`]. `own`: the calling process. `turn`: see [`ProcessTree::lock`].
     pub(super) fn free_the_dead(&self, own: u32, turn: u64) {
         let (looked, now) = (self.head(head::LOOKED), boot_time());
         let before = looked.load(Ordering::Relaxed);
@@ -374,7 +382,7 @@ impl ProcessTree {
         }
         for row in self.rows() {
             let (pid, since) = (self.owner(row), self.row(row, row::SINCE).load(Ordering::Relaxed));
-            // A row that has no time yet is being taken.
+            // A row without a start time is being taken by a process just now.
             if pid != 0 && pid != own && since != 0 && !is_there(pid, since) {
                 let lock = self.lock(turn);
                 self.clear(row, pid);
@@ -384,13 +392,13 @@ impl ProcessTree {
         }
     }
 
-    /// Whether the ids of the run's processes count in another namespace than that of this process.
+    /// Whether the run's process ids are of another pid namespace than that of this process.
     pub(super) fn is_of_another_namespace(&self) -> bool {
         self.head(head::NAMESPACE).load(Ordering::Relaxed) != pid_namespace()
     }
 
-    /// Whether any process of the run is there, or may be: they cannot be seen from another namespace of
-    /// process ids. Looks at one after the other.
+    /// Whether any process of the run lives. `true`, too, in another pid namespace, from which they cannot
+    /// be seen. Rows are looked at one after the other, so processes may come and go meanwhile.
     pub fn is_in_use(&self) -> bool {
         if self.is_of_another_namespace() {
             return true;
@@ -399,12 +407,12 @@ impl ProcessTree {
         since.any(|(pid, since)| pid != 0 && is_there(pid, since.load(Ordering::Relaxed)))
     }
 
-    /// Whether a process of the run but `own` is there, or the exit status of one. Allocates nothing.
+    /// Whether a process of the run other than `own` exists, if only as a zombie. Allocates nothing.
     pub(super) fn has_others(&self, own: u32) -> bool {
         self.rows().map(|row| self.owner(row)).any(|pid| pid != 0 && pid != own && process_exists(pid))
     }
 
-    /// Notes what a process has counted so far.
+    /// Writes into a row what its process has counted so far.
     pub(super) fn note_use(&self, row: usize, used: &ProcessUse) {
         for (at, value) in used.words().into_iter().enumerate() {
             self.row(row, row::USE + at).store(value, Ordering::Relaxed);
@@ -413,17 +421,18 @@ impl ProcessTree {
     }
 }
 
-/// The number of a row's word in the table.
+/// The index in the table of a row's word.
 fn number(row: usize, word: usize) -> usize {
     HEAD_WORDS + row * ROW_WORDS + word
 }
 
-/// Whether the process with this id that was there at `since` is there still, and not only its exit status.
+/// Whether the process that had this id at `since` still lives, and is not a zombie. A process that has
+/// started later has got the id anew.
 fn is_there(pid: u32, since: u64) -> bool {
     process_started(pid).is_some_and(|started| started <= since)
 }
 
-/// The table's lock, until it is dropped.
+/// The table's lock. It is released when this is dropped.
 pub(super) struct TreeLock<'a> {
     word: &'a AtomicU64,
     turn: u64,
@@ -431,7 +440,7 @@ pub(super) struct TreeLock<'a> {
 
 impl Drop for TreeLock<'_> {
     fn drop(&mut self) {
-        // Another process may have taken it.
+        // Another process may have taken the lock from this one: then it is not released.
         let _ = self.word.compare_exchange(self.turn, 0, Ordering::Release, Ordering::Relaxed);
     }
 }

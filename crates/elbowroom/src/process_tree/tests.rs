@@ -10,7 +10,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command};
 
 const BOUND: Duration = Duration::from_secs(20);
-/// In the environment of a child: the path of the table.
+/// The environment variable that gives a child the path of the table.
 const TABLE: &str = "ELBOWROOM_TEST_TABLE";
 
 fn limits(pages: usize) -> TreeLimits {
@@ -98,14 +98,15 @@ fn a_process_with_more_is_asked_and_a_smaller_budget_is_shared() {
     large.give(100);
     assert_eq!(large.wanted(), 0);
     assert!(small.take(512));
-    // 1,000 fewer than there are, by what each can give.
+    // The new `max` is 1,000 pages below what the processes have; each gives a part in proportion to its
+    // spare pages.
     tree.set_max((tree.used() as u64 - 1_000) * PAGE_SIZE as u64);
     let parts = [large.wanted(), small.wanted()];
     assert!((1_000..1_003).contains(&parts.iter().sum::<usize>()) && parts[0] > 10 * parts[1], "{parts:?}");
     assert!(!tree.reclaim(1, 1 << 20) && tree.reclaim(std::process::id(), 1 << 20));
 }
 
-/// A process that stops with the lock keeps nobody waiting for long.
+/// A process that is stopped while it has the lock does not make others wait for long.
 #[test]
 fn the_lock_is_taken_from_an_owner_that_keeps_it() {
     let (_file, tree) = table(100);
@@ -114,12 +115,12 @@ fn the_lock_is_taken_from_an_owner_that_keeps_it() {
     let began = Instant::now();
     let lock = tree.lock(own | 1);
     assert!((table::LOCK_BOUND..BOUND).contains(&began.elapsed()));
-    // The first owner goes on, and unlocks what is not its own any more.
+    // The first owner goes on and unlocks; the lock is not its own any more, and stays locked.
     drop(kept);
     let began = Instant::now();
     drop(lock);
     drop(tree.lock(own | 2));
-    // That of a process that is gone is free at once.
+    // A lock whose owner is gone is taken after a few milliseconds.
     std::mem::forget(tree.lock(u64::from(u32::MAX >> 1) << 32));
     drop(tree.lock(own | 3));
     assert!(began.elapsed() < table::LOCK_BOUND);
@@ -133,7 +134,7 @@ fn another_file_is_no_table() {
     assert!(ProcessTree::open(&file).is_err());
 }
 
-/// A wrong row makes others have too little, and nothing else.
+/// A wrong row makes other processes have too little memory, and does no other harm.
 #[test]
 fn a_row_of_nonsense_harms_nobody() {
     let (file, tree) = table(10_000);
@@ -154,13 +155,13 @@ fn a_row_of_nonsense_harms_nobody() {
     drop(other);
 }
 
-/// The table, as another process has it.
+/// The table, mapped once more, as another process maps it.
 fn open(file: &File) -> Arc<ProcessTree> {
     Arc::new(ProcessTree::open(file).unwrap())
 }
 
-/// What the processes do that [`a_killed_process_leaves_nothing_behind`] starts and kills: each takes and
-/// gives pages until then.
+/// The main function of the processes that [`a_killed_process_leaves_nothing_behind`] starts and kills:
+/// takes and gives pages until it is killed.
 fn take_and_give(path: &std::ffi::OsStr) -> ! {
     let member = Member::enter(open(&OpenOptions::new().read(true).write(true).open(path).unwrap()));
     let mut random = fastrand::Rng::new();
@@ -201,7 +202,7 @@ fn a_killed_process_leaves_nothing_behind() {
         thread::sleep(Duration::from_micros(random.u64(..2_000)));
         children[at].kill().unwrap();
         if turn % 2 == 0 {
-            // Else only its exit status is left.
+            // Without the wait the child stays a zombie.
             assert_eq!(children[at].wait().unwrap().signal(), Some(9));
         }
         wait_until("its row is counted on", || {

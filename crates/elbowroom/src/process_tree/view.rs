@@ -12,7 +12,7 @@ pub struct ProcessUse {
     pub faults: u64,
     /// Of these, faults that needed I/O.
     pub major_faults: u64,
-    /// Pages that came back after they had gone out.
+    /// Refaults: pages that came back after they had been evicted.
     pub refaults: u64,
     /// Bytes read from files.
     pub read_bytes: u64,
@@ -38,7 +38,7 @@ impl ProcessUse {
         Self { faults, major_faults, refaults, read_bytes, written_bytes, swapped_in, swapped_out }
     }
 
-    /// What was counted after `before`.
+    /// What was counted since `before`: the difference.
     pub(super) fn since(&self, before: &Self) -> Self {
         let (all, before) = (self.words(), before.words());
         Self::of(std::array::from_fn(|at| all[at].saturating_sub(before[at])))
@@ -56,36 +56,36 @@ impl ProcessUse {
 pub struct TreeLimits {
     /// Bytes that all processes together may have.
     pub max: u64,
-    /// Bytes that one process may have; `None`: as all.
+    /// Bytes that one process may have; `None`: as many as all together.
     pub each: Option<u64>,
     /// Bytes that may be in swap.
     pub swap_max: u64,
 }
 
-/// A process of a run, as its row says.
+/// A process of a run, as its row in the table describes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ProcessRow {
     /// Its id.
     pub pid: u32,
     /// Its name, as the kernel has it.
     pub name: String,
-    /// Bytes that it has, and the most that it had.
+    /// Bytes that it has.
     pub bytes: u64,
     /// The most bytes that it had at a time.
     pub peak_bytes: u64,
     /// Bytes that it has in swap.
     pub swap_bytes: u64,
-    /// Bytes of it that are protected from others.
+    /// Bytes of it that other processes do not get.
     pub low_bytes: u64,
-    /// Bytes that others want of it.
+    /// Bytes that others have asked of it, and that it has not given yet.
     pub asked_bytes: u64,
     /// For how long it has been there.
     pub age: Duration,
-    /// Pages that came back lately, for each 1,024 that it has, in a second.
+    /// Recent refaults and swap-ins per second, for each 1,024 pages that it has.
     pub cost: u64,
     /// What it has counted.
     pub used: ProcessUse,
-    /// When it noted that, since the run began. `None`: never, since it has no manager yet.
+    /// When the process wrote `used`, since the run began. `None`: never, since it has no manager yet.
     pub noted: Option<Duration>,
 }
 

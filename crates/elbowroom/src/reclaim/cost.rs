@@ -1,10 +1,10 @@
 //! What reclaim costs, by group and kind, for the scan balance ([`Costs`]).
 //!
-//! What costs is counted by threads in rows of their own, and nowhere else. The thread that reclaims adds
-//! up what was counted in the groups that it takes from, and adds what is new since the last look to the
-//! costs: under a lock of its own, which no list operation takes. Off (`Ablation::scan_cost`), it is as
-//! Linux had it: each event takes a lock of the lists and adds to their cost, and so again for each group
-//! above, and a scan takes the lock to copy two numbers.
+//! Threads count costs in counter rows of their own, and nowhere else. The thread that reclaims adds up the
+//! counters of the groups that it takes from, and adds what is new since its last look to the costs, under
+//! a lock of its own, which no list operation takes. With `Ablation::scan_cost` off, costs are noted as
+//! Linux did: each event takes a lock of the lists and adds to their cost, once more for each group above,
+//! and a scan takes the lock to copy two numbers.
 
 use super::Reclaim;
 use super::policy::{Costs, Counted};
@@ -15,27 +15,27 @@ use crate::platform::Platform;
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{LockClass, LockStats, Mutant, Mutex, OnceLock};
 
-/// In tests of the tests: each event records its cost under the lock of the lists.
+/// In tests of the tests: each event adds its cost under the lock of the lists.
 const MUTANT_COST_UNDER_LOCK: Mutant = Mutant::new("cost_under_lock");
 
-/// Of more groups than these it is not added up more often than once in [`OFTEN`] what they cost. Linux:
-/// `mem_cgroup_flush_stats_ratelimited`.
+/// For more groups than this, the counters are added up at most once in [`OFTEN`], since that takes long.
+/// Linux: `mem_cgroup_flush_stats_ratelimited`.
 const FEW: usize = 16;
 
 /// See [`FEW`].
 const OFTEN: Duration = Duration::from_millis(10);
 
-/// The costs of each group with those below it.
+/// The costs of each group together with the groups below it.
 pub(super) struct CostTable {
     groups: Vec<OnceLock<Box<Mutex<Held>>>>,
     locks: LockStats,
 }
 
-/// The costs of a group.
+/// The costs of a group, and when they were looked at.
 struct Held {
     group: GroupId,
     costs: Costs,
-    /// When what was counted was added up last.
+    /// When the counters were added up last.
     looked: Instant,
 }
 
@@ -55,19 +55,19 @@ impl CostTable {
         let new = || Box::new(self.locks.mutex(LockClass::Cost, Held::new(group)));
         let mut held = self.groups[group.index()].get_or_init(new).lock();
         if held.group != group {
-            // The place in the table had another group before.
+            // The index was used by another group before: begin anew.
             *held = Held::new(group);
         }
         f(&mut held)
     }
 }
 
-/// What costs something.
+/// The events that make taking from a kind of memory cost something.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cost {
     /// Pages were written to be freed. Linux: `nr_pageout`.
     Pageout,
-    /// Pages came back as early as if they had been in use. Linux: `WORKINGSET_RESTORE`.
+    /// Evicted pages came back so early that they count as in use. Linux: `WORKINGSET_RESTORE`.
     Restore,
     /// Pages that reclaim looked at were in use. Linux: `nr_rotated`.
     Rotation,
@@ -91,13 +91,13 @@ impl Cost {
     }
 }
 
-/// Notes that pages of a folio's group and kind have cost something.
+/// Adds a cost of `pages` pages to a folio's group and kind.
 pub(super) fn note_folio<P: Platform>(reclaim: &Reclaim<P>, folio: &Folio, cost: Cost, pages: u64) {
     let kind = if folio.is_cached() { Kind::File } else { Kind::Anonymous };
     note(reclaim, (folio.group, kind), cost, pages);
 }
 
-/// Notes that pages of a group and kind have cost something.
+/// Adds a cost of `pages` pages to a group and kind.
 pub(super) fn note<P: Platform>(
     reclaim: &Reclaim<P>,
     (group, kind): (GroupId, Kind),
@@ -120,13 +120,13 @@ pub(super) fn note<P: Platform>(
     }
 }
 
-/// What it cost lately to take from a group and those below it.
+/// What it cost lately to take from `target` and the groups below it. `within`: these groups.
 pub(super) fn look<P: Platform>(reclaim: &Reclaim<P>, target: GroupId, within: &[GroupId]) -> Costs {
     if !reclaim.config.ablation.scan_cost {
         let copy = || reclaim.costs.with(target, |held| held.costs);
         return reclaim.lists.at(target, Kind::File).locked(copy);
     }
-    // Where there are many groups it takes longer to add up than to free some pages.
+    // For many groups, adding up the counters takes longer than freeing some pages.
     let last = reclaim
         .costs
         .with(target, |held| (within.len() > FEW && held.looked.elapsed() < OFTEN).then_some(held.costs));
@@ -163,8 +163,8 @@ mod tests {
             .map(|name| rows.iter().filter(|row| row.lock.name() == name).map(|row| row.acquisitions).sum())
     }
 
-    /// What costs takes no lock: as Linux had it, one for the group and one for each above. Both ways the
-    /// costs are the same.
+    /// Noting a cost takes no lock; with `scan_cost` off, one for the group and one for each group above,
+    /// as in Linux. The counters are the same either way.
     #[test]
     fn costs_are_noted_without_a_lock() {
         let mut all = Vec::new();
@@ -182,7 +182,7 @@ mod tests {
             }
             let after = taken(&manager);
             assert_eq!([after[0] - before[0], after[1] - before[1]], [locks; 2], "{off}");
-            // The lists are empty, so nothing of a cost is kept: what is counted tells more.
+            // The lists are empty, so the costs decay to 0 at once: the counters are compared instead.
             let within = [above, group];
             assert_eq!(look(core, above, &within), look(core, GroupId::ROOT, &within));
             let counted = |cost: Cost| {

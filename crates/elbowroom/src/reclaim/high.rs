@@ -1,9 +1,9 @@
-//! Groups that use more than their `high`: the threads that need pages of such a group free some first, and
-//! sleep if that was not enough. Linux: `reclaim_high` and `mem_cgroup_handle_over_high`.
+//! Groups that use more than their `high`: a thread that needs pages for such a group frees some first, and
+//! sleeps if that was not enough. Linux: `reclaim_high` and `mem_cgroup_handle_over_high`.
 //!
-//! A thread sleeps for so much time that a group hardly grows any more when it is some percent above its
-//! `high`, but never for more than [`HIGH_BOUND`], and not at all if nothing could be freed: that would keep
-//! the program from ever freeing memory itself.
+//! A thread sleeps so long that a group a few percent above its `high` hardly grows any more, but never for
+//! more than [`HIGH_BOUND`], and not at all if nothing could be freed: then a sleep would only keep the
+//! program from freeing memory itself.
 
 use super::Reclaim;
 use crate::config::HIGH_BOUND;
@@ -12,18 +12,18 @@ use crate::page::Woken;
 use crate::platform::Platform;
 use elbowroom_sync::time::Duration;
 
-/// For a group that uses twice its `high`; the time grows with the square of the part that is beyond. Linux:
-/// `MEMCG_DELAY_SCALING_SHIFT`, for one page.
+/// The sleep for a group that uses twice its `high`; it grows with the square of the part beyond `high`.
+/// Linux: `MEMCG_DELAY_SCALING_SHIFT`, for one page.
 const TIME_AT_TWICE: Duration = Duration::from_secs(2);
 
-/// Shorter sleeps cost more than they are worth.
+/// Shorter sleeps are skipped: they cost more than they are worth.
 const LEAST: Duration = Duration::from_millis(1);
 
 /// Pages that a thread frees at most before it gets its own.
 const MOST_PAGES: u64 = 512;
 
-/// A thread needs pages of a group: if the group, or one above it, is over its `high`, pages of that one are
-/// freed. Returns for how long the thread should sleep then.
+/// For a thread that needs pages for a group: if the group, or one above it, is over its `high`, frees
+/// pages of the one that is over. Returns how long the thread should sleep afterwards.
 pub(crate) fn see_to_high<P: Platform>(
     reclaim: &Reclaim<P>,
     group: GroupId,

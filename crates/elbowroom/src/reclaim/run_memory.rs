@@ -1,11 +1,11 @@
-//! What the process of a run does with the run's budget.
+//! How a process takes pages from its run's budget, and gives them back.
 
 use crate::config::{FRAMES_AT_HAND, GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE};
 use crate::process_tree::{BLOCK, Member};
 use crate::swap::Swap;
 use elbowroom_machine::Mmu;
 
-/// The memory of one process, of the budget that its run has.
+/// The parts of one process that the run's budget limits: its member, its arena and its swap.
 pub(super) struct RunMemory<'r, M> {
     pub(super) member: &'r Member,
     pub(super) mmu: &'r M,
@@ -13,7 +13,8 @@ pub(super) struct RunMemory<'r, M> {
 }
 
 impl<M: Mmu> RunMemory<'_, M> {
-    /// Whether the run has pages left. A guess.
+    /// Whether the run has pages left, and the arena frames without memory to use them for. A guess:
+    /// nothing is locked.
     pub fn has_room(&self) -> bool {
         self.member.has_room() && self.mmu.frames() > self.mmu.populated_frames()
     }
@@ -23,18 +24,19 @@ impl<M: Mmu> RunMemory<'_, M> {
         GROW_AHEAD_FRAMES.min(self.member.room() / GROW_AHEAD_SHARE)
     }
 
-    /// The pool of compressed pages has its part of the memory that is there.
+    /// Sets how many frames the pool of compressed pages may have: its part of the frames that have memory.
     pub fn fit_pool(&self) {
         self.swap.pool_room.fit(self.mmu.populated_frames() as u64);
     }
 
-    /// Takes a block, so that the arena may grow by it; if there is none, another process is asked for some.
+    /// Takes up to a block of pages from the run, so that the arena may grow by it; if the run has none,
+    /// asks another process for pages.
     pub fn take_block(&self) -> bool {
-        // What was taken before and could not be populated.
+        // Pages that were taken before, and are not populated yet, come first.
         if self.mmu.can_grow() {
             return true;
         }
-        // Without addresses for more, there is no use for it.
+        // An arena whose frames all have memory cannot use more pages.
         let most = self.mmu.frames().saturating_sub(self.mmu.populated_frames());
         if most == 0 {
             return false;
@@ -49,8 +51,8 @@ impl<M: Mmu> RunMemory<'_, M> {
         taken
     }
 
-    /// Gives free frames back, at most so many, but for a few: pages that go out need frames of the pool.
-    /// Tells how many.
+    /// Gives at most `most` free frames back to the run, and returns how many. Keeps [`FRAMES_AT_HAND`]:
+    /// pages that go out to the pool need frames.
     pub fn give(&self, most: usize) -> usize {
         let spare = self.mmu.frames_at_hand().saturating_sub(FRAMES_AT_HAND);
         let given = self.mmu.allowance().give(most.min(spare));

@@ -1,11 +1,11 @@
 //! A scan: which lists give next, and how much of each is looked at. Linux: `shrink_node_memcgs`,
 //! `get_scan_count` and `shrink_lruvec`.
 //!
-//! The lists of each group and kind give in proportion to their sizes, less what is protected of the group,
-//! and the more, the less it cost lately to take from their kind (`cost`):
-//! over many batches, what is evicted of them is as large a part of what each has beyond its protection.
-//! Lists that gave nothing are left alone until all others gave nothing. A group within its `low` is left
-//! alone, too, unless all others gave nothing; a group within its `min` always.
+//! The lists of each group and kind give pages in proportion to their sizes beyond the group's protection,
+//! and give more the less it cost lately to take from their kind (`cost`). Over many batches, each list
+//! loses the same part of its unprotected pages, weighted by that. Lists that gave nothing are left alone
+//! until all others gave nothing. A group within its `low` is left alone, too, unless all others gave
+//! nothing; a group within its `min` always.
 
 use super::Reclaim;
 use super::cost::{self, Cost};
@@ -25,27 +25,27 @@ enum Spared {
     Min,
 }
 
-/// One scan, of a group and those below it.
+/// One scan of a group and the groups below it.
 pub(super) struct Scan<'a, P: Platform> {
     reclaim: &'a Reclaim<P>,
     target: GroupId,
-    /// Where the faults go that waited for a folio that the scan unlocked.
+    /// Takes the faults that waited for a folio that the scan unlocked.
     woken: &'a dyn Woken,
 }
 
-/// Lists that may give.
+/// The lists of one group and kind, from which pages may be taken.
 struct Source<'a> {
     lruvec: &'a Lruvec,
     group: GroupId,
     kind: Kind,
     /// How many pages the lists may have.
     room: usize,
-    /// How much a page of them weighs: as much as of the group is not protected, in 1/1,024, times the weight
-    /// of the kind.
+    /// The weight of a page of these lists: the part of the group that is not protected, in 1/1,024, times
+    /// the weight of the kind.
     part: u64,
 }
 
-/// What is not protected of a group, in 1/1,024 of its usage.
+/// The unprotected part of a group without protection. Parts are in 1/1,024 of its usage.
 const WHOLE: u64 = 1024;
 
 impl<'a, P: Platform> Scan<'a, P> {
@@ -68,7 +68,8 @@ impl<'a, P: Platform> Scan<'a, P> {
         0
     }
 
-    /// Tells, too, whether groups were left alone since they are within their `low`.
+    /// Frees about `want` pages from the inactive and standby lists. Returns how many, and whether groups
+    /// were left alone since they are within their `low`.
     fn shrink_inactive(&self, want: usize, spared: Spared) -> (usize, bool) {
         let (mut freed, (mut sources, skipped)) = (0, self.sources(spared));
         while freed < want && !self.reclaim.is_writing_enough() {
@@ -85,7 +86,7 @@ impl<'a, P: Platform> Scan<'a, P> {
         (freed, skipped)
     }
 
-    /// The lists that have pages, and may give some; whether others are left alone since their groups are
+    /// The lists that have pages and may give some, and whether groups were left alone since they are
     /// within their `low`.
     fn sources(&self, spared: Spared) -> (Vec<Source<'a>>, bool) {
         let (reclaim, mut skipped) = (self.reclaim, false);
@@ -122,15 +123,15 @@ impl<'a, P: Platform> Scan<'a, P> {
         (sources, skipped)
     }
 
-    /// The pages of lists that can be taken now, as far as they are not protected: those that were not
-    /// touched for some time, and what is active beyond its share.
+    /// The weight of lists, for [`pick`]: their pages that can be taken now (those not touched for some
+    /// time, and active ones beyond their share), less the protected part, times the weight of the kind.
     fn weight(&self, Source { lruvec, room, part, .. }: &Source<'_>) -> u64 {
         let share = self.reclaim.policy.active_share(*room);
         let pages = lruvec.idle_pages() + lruvec.active_pages().saturating_sub(share);
         (pages as u64).saturating_mul(*part)
     }
 
-    /// Makes pages of all active lists inactive, about as many as `want`, or a batch; `false`: nothing is
+    /// Makes about `want` pages of all active lists inactive, but at least a batch; `false`: no page was
     /// active.
     fn deactivate(&self, want: usize, spared: Spared) -> bool {
         let batch = want.max(self.reclaim.tuning().reclaim_batch_pages);
@@ -148,7 +149,7 @@ impl<'a, P: Platform> Scan<'a, P> {
         let batch =
             Batch { pages: want.max(reclaim.tuning().reclaim_batch_pages), folios: RECLAIM_BATCH_FOLIOS };
         let scanned = |pages: u64| reclaim.groups.count(*group, GroupEvent::Scanned(*kind), pages);
-        // Whether the inactive list has only what cannot be taken now.
+        // Whether the last batch of the inactive list had only folios that cannot be taken now.
         let mut barren = false;
         while freed < want && looks > 0 && !reclaim.is_writing_enough() {
             let mut rotated = 0;
@@ -178,9 +179,9 @@ impl<'a, P: Platform> Scan<'a, P> {
     }
 }
 
-/// How many pages the lists of a group and kind may have. Those of the root share, in proportion to their
-/// sizes, the frames that may be in lists at all. Those of other groups have what they have: when these
-/// groups are reclaimed from, they, or the arena, are full.
+/// How many pages the lists of a group and kind may have. The lists of the root share, in proportion to
+/// their sizes, all frames that may be in lists. The lists of any other group have their present size as
+/// room: when such a group is reclaimed from, it or the arena is full.
 pub(super) fn room_of<P: Platform>(reclaim: &Reclaim<P>, group: GroupId, lruvec: &Lruvec) -> usize {
     let listed = lruvec.listed_pages();
     if group != GroupId::ROOT {

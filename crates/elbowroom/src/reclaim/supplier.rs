@@ -44,18 +44,18 @@ impl SupplyBell {
     fn wait(&self, stop: &AtomicBool, bound: Duration) {
         match self {
             Self::Own(bell) => bell.wait(stop, bound),
-            // A ring after `stop` was set is not missed: the bell has rung then.
+            // A ring after `stop` was set is not missed: the bell stays rung, so the sleep ends at once.
             Self::Run(member) if !stop.load(Ordering::Acquire) => member.sleep(bound),
             Self::Run(_) => {}
         }
     }
 }
 
-/// The thread's work.
+/// The work of the thread that keeps frames at hand.
 pub(crate) struct Supplier<'r, P: Platform>(pub(super) &'r Reclaim<P>);
 
 impl<P: Platform> Supplier<'_, P> {
-    /// The thread that keeps frames at hand, and runs `chores` about once in [`SUPPLY_LOOK`].
+    /// The main loop of the thread that keeps frames at hand. Runs `chores` about once in [`SUPPLY_LOOK`].
     pub(crate) fn run(&self, chores: impl Fn()) {
         let (mut due, mut look) = (Instant::now() + SUPPLY_LOOK, SUPPLY_LOOK);
         while !self.0.stop.load(Ordering::Acquire) {
@@ -68,8 +68,8 @@ impl<P: Platform> Supplier<'_, P> {
             look = shared.map_or(SUPPLY_LOOK, |next| next.min(SUPPLY_LOOK));
             self.give_to_others();
             if Instant::now() >= due {
-                // Folios that were split take more to describe than before, and perhaps no thread asks for
-                // frames now.
+                // Folios that were split take more metadata than before, and perhaps no thread asks for
+                // frames now and so pays for it.
                 self.0.pay_frames(self.0.mmu.frames_at_hand() / 2);
                 if self.0.owed_frames() > 0 {
                     let ready = Ready::default();
@@ -98,7 +98,7 @@ impl<P: Platform> Supplier<'_, P> {
             let freed = self.0.shrink(GroupId::ROOT, left.clamp(FREE_AHEAD_PAGES, BLOCK), &ready);
             self.0.dispatch(ready.take());
             if freed == 0 {
-                // What is being written can be freed later.
+                // Pages that are being written can be freed later: wait for them.
                 if self.0.to_write.own() == 0 {
                     return;
                 }
@@ -110,9 +110,9 @@ impl<P: Platform> Supplier<'_, P> {
         }
     }
 
-    /// Frees frames up to the high mark, if fewer than the low mark are free and the arena has its size.
-    /// Stops after as many batches as that should take: if others allocate as fast, they ring again, and
-    /// there are chores.
+    /// Frees frames up to the high mark, twice the low mark, if fewer than the low mark are free and the
+    /// arena has its size. Stops after as many batches as that should take: if other threads allocate as
+    /// fast, they ring again, and the chores are to run.
     fn free_ahead(&self) {
         if !self.0.is_low() {
             return;
@@ -123,15 +123,14 @@ impl<P: Platform> Supplier<'_, P> {
             if self.0.mmu.frames_at_hand() >= 2 * low || leave {
                 return;
             }
-            // Handed over at the end of a batch, so that a handler is kicked once.
+            // The woken faults are dispatched at the end of a batch, so that a handler is kicked once.
             let ready = Ready::default();
             let freed = self.0.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
             self.0.dispatch(ready.take());
-            // A thread that has just been woken does little before it waits again, and should not wait for
-            // this one.
+            // A thread that was just woken runs for a short time before it waits again: let it run first.
             thread::yield_now();
             if freed == 0 {
-                // All that is left is in use: a thread that needs frames reclaims them itself.
+                // All pages that are left are in use: a thread that needs frames reclaims them itself.
                 return self.0.supply.wait(&self.0.stop, 10 * DELAY);
             }
         }

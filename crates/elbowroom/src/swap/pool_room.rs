@@ -2,29 +2,30 @@
 
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that only pass through the pool to the file may take one part in this many of the arena, and at
-/// most [`PASSING`] frames: 2 MiB.
+/// Frames for pages that only pass through the pool to the swap file: one part in this many of the arena's
+/// frames, and at most [`PASSING`]: 2 MiB.
 const PASSING_SHARE: u64 = 64;
 const PASSING: u64 = 512;
 
-/// Pages in one part in this many of these frames wait for more, so that few are not written alone.
+/// The pool passes pages on to the file once they fill one part in this many of these frames: below that
+/// they wait for more, so that writes are not of few pages.
 const PASSING_WAITS: u64 = 4;
 
-/// Frames are counted in pages.
+/// The pool's share of the arena. All numbers are frames.
 pub struct PoolRoom {
-    /// Of so many frames of the arena the pool may have `most`.
+    /// The frames of the whole arena; of these the pool may have `most`.
     frames: u64,
     most: u64,
-    /// What it may have of the frames that the arena has now.
+    /// How many frames the pool may have now: `most` in proportion to the frames that have memory.
     may_have: AtomicU64,
-    /// What it should have.
+    /// How many frames the pool should have.
     target: AtomicU64,
-    /// What it may have beside that, for pages that only pass through it to the file.
+    /// How many frames it may have beyond `target`, for pages that only pass through it to the file.
     passing: u64,
 }
 
 impl PoolRoom {
-    /// Of `frames` frames of the arena the pool may have `most`, and should have `target`.
+    /// An arena of `frames` frames, of which the pool may have `most` and should have `target`.
     pub fn new(frames: u64, most: u64, target: u64) -> Self {
         Self {
             frames,
@@ -35,35 +36,35 @@ impl PoolRoom {
         }
     }
 
-    /// The arena has so many frames now: the process of a run may have few of those that it has addresses
-    /// for, and a pool of all of them would leave none for the pages that are used.
+    /// Sets how many frames of the arena have memory. In a run the process has addresses for more frames
+    /// than it may get; a pool sized by all of them would leave none for the pages in use.
     pub fn fit(&self, frames: u64) {
         let part =
             u128::from(self.most) * u128::from(frames.min(self.frames)) / u128::from(self.frames.max(1));
         self.may_have.store(part as u64, Ordering::Relaxed);
     }
 
-    /// What the pool may have.
+    /// How many frames the pool may have now.
     pub fn may_have(&self) -> u64 {
         self.may_have.load(Ordering::Relaxed)
     }
 
-    /// What the pool should have from now on.
+    /// Sets how many frames the pool should have from now on.
     pub fn aim(&self, target: u64) {
         self.target.store(target, Ordering::Relaxed);
     }
 
-    /// What the pool should have.
+    /// How many frames the pool should have: no more than it may have.
     pub fn target(&self) -> u64 {
         self.target.load(Ordering::Relaxed).min(self.may_have())
     }
 
-    /// What the pool may have with the pages that only pass through it.
+    /// How many frames the pool may have, those of pages that only pass through it included.
     pub fn with_passing(&self) -> u64 {
         self.may_have().min(self.target() + self.passing)
     }
 
-    /// Where the pool has more, pages go on to the file.
+    /// With more frames than this, the pool passes pages on to the file.
     pub fn passes_on_at(&self) -> u64 {
         self.target() + self.passing / PASSING_WAITS
     }

@@ -1,11 +1,12 @@
-//! How many pages may be out: as many as the manager may have out, and of a run what the run has left.
+//! How many pages may be in swap: at most as many as the manager may have there and, in a run, as the run
+//! has left.
 
 use crate::process_tree::Member;
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// Pages that are taken from the run at a time: 256 KiB. What a process takes and does not use the others
-/// lack.
+/// Pages that are taken from the run at a time: 256 KiB. Few, since the other processes cannot use pages
+/// that are taken and not used.
 const STEP: u64 = 64;
 
 pub struct Quota {
@@ -13,34 +14,34 @@ pub struct Quota {
     member: Option<Arc<Member>>,
     /// Pages that were taken from the run.
     taken: AtomicU64,
-    /// Pages that were out when the process was forked: they are its parent's.
+    /// Pages that were in swap when the process was forked: they count as its parent's.
     inherited: AtomicU64,
 }
 
 impl Quota {
-    /// At most `limit` pages, which the run of `member` has together with its other processes.
+    /// A quota of at most `limit` pages, taken from the swap of `member`'s run, if there is one.
     pub fn new(limit: u64, member: Option<Arc<Member>>) -> Self {
         Self { limit, member, taken: AtomicU64::new(0), inherited: AtomicU64::new(0) }
     }
 
-    /// In the child of a fork, where `used` pages are out: these count as its parent's.
+    /// In the child of a fork, at which `used` pages were in swap: they count as its parent's.
     #[cfg(not(shuttle))]
     pub fn inherit(&self, used: u64) {
         self.inherited.store(used, Ordering::Relaxed);
         self.taken.store(0, Ordering::Relaxed);
     }
 
-    /// Pages that may be out now.
+    /// Pages that may be in swap before more are taken from the run.
     fn taken(&self) -> u64 {
         self.taken.load(Ordering::Relaxed) + self.inherited.load(Ordering::Relaxed)
     }
 
-    /// The pages that may be out at the most.
+    /// The most pages that may be in swap.
     pub fn limit(&self) -> u64 {
         self.limit
     }
 
-    /// Whether one page more may be out where `used` are.
+    /// Whether one page more may be in swap, if `used` are. Takes pages from the run if need be.
     pub fn allows(&self, used: u64) -> bool {
         let Some(member) = &self.member else { return used < self.limit };
         while used >= self.taken() {
@@ -52,7 +53,7 @@ impl Quota {
         true
     }
 
-    /// How many pages more may be out where `used` are. A guess.
+    /// How many pages more may be in swap, if `used` are. A guess: nothing is locked.
     pub fn left(&self, used: u64) -> u64 {
         let own = self.limit.saturating_sub(used);
         let Some(member) = &self.member else { return own };
@@ -60,13 +61,14 @@ impl Quota {
         own.min(taken + member.swap_room() as u64)
     }
 
-    /// Gives the run back what was taken and is not needed, but for a little. One thread at a time.
+    /// Gives pages that were taken and are not used back to the run, but for one or two steps. Only one
+    /// thread calls this at a time.
     pub fn settle(&self, used: u64) {
         let Some(member) = &self.member else { return };
         self.inherited.fetch_min(used, Ordering::Relaxed);
         let spare = self.taken().saturating_sub(used).min(self.taken.load(Ordering::Relaxed)) / STEP;
         if spare > 1 {
-            // Before the run has it: a thread that counts on it takes it anew.
+            // Before the run has them back: a thread that needs these pages meanwhile takes them anew.
             self.taken.fetch_sub((spare - 1) * STEP, Ordering::Relaxed);
             member.give_swap(((spare - 1) * STEP) as usize);
         }
@@ -95,7 +97,7 @@ mod tests {
         other.settle(10);
         assert_eq!(fill(&one, STEP), 2 * STEP, "the other one keeps a little");
         assert_eq!((one.limit(), other.left(10)), (4 * STEP, 2 * STEP - 10));
-        // What a forked child has of its parent's is not its own.
+        // Pages in swap at the fork count as the parent's, not as the child's.
         one.settle(0);
         other.inherit(100);
         assert_eq!(other.left(100), STEP);

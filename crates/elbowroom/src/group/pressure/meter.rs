@@ -1,9 +1,9 @@
 //! The arithmetic of pressure: totals and averages of the time in which threads stall.
 //!
-//! Plain data. The caller passes the time in, in nanoseconds since some fixed moment; a time that is earlier
-//! than one passed before counts as that one. Between two calls nothing changes but the time, so all that
-//! happened since the last call is known exactly, and no thread has to look in between. Linux:
-//! kernel/sched/psi.c, which samples once in 2 s instead.
+//! Plain data. The caller passes the time in, in nanoseconds since some fixed moment; a time earlier than
+//! the last one counts as the last one. Between two calls no stall begins or ends, so the time since the
+//! last call can be accounted for exactly, and no thread has to look in between. Linux: kernel/sched/psi.c,
+//! which samples once in 2 s instead.
 
 use super::sources::{Source, Sources, StallSource};
 use std::collections::VecDeque;
@@ -11,14 +11,14 @@ use std::collections::VecDeque;
 /// For how long a thread counts as running after the end of its last stall, in nanoseconds.
 pub const RUNNING_NS: u64 = 1_000_000_000;
 
-/// How many threads are remembered that run since the end of a stall. If more do, the one whose stall ended
-/// first is forgotten.
+/// How many running threads are remembered at most. With more, the one whose stall ended first is
+/// forgotten.
 const MOST_RUNNING: usize = 64;
 
 /// Averages are settled in steps of this length, in nanoseconds. Linux: `psi_period`.
 pub const PERIOD_NS: u64 = 2_000_000_000;
 
-/// Over which times averages are taken, in nanoseconds.
+/// The times over which averages are taken, in nanoseconds.
 pub const AVERAGED_NS: [u64; 3] = [10_000_000_000, 60_000_000_000, 300_000_000_000];
 
 /// What a thread stalls for.
@@ -28,9 +28,9 @@ pub enum StallKind {
     FileRead,
     /// A page of anonymous memory is read from swap.
     SwapIn,
-    /// Memory: frames are freed, or are waited for, or memory for page tables.
+    /// Memory: frames are freed or waited for, or memory for page tables is waited for.
     Frames,
-    /// Too much is dirty: a writer is throttled, or a fault waits for a write-back.
+    /// Too many pages are dirty: a writer is throttled, or a fault waits for a write-back.
     Dirty,
 }
 
@@ -54,13 +54,13 @@ struct Series {
     total_ns: u64,
     /// The total when the averages were settled last.
     settled_ns: u64,
-    /// Parts of 1.
+    /// The averages over [`AVERAGED_NS`], as parts of 1.
     averages: [f64; 3],
 }
 
 impl Series {
-    /// The averages after `ns` more nanoseconds, evenly spread over which the total grew as it did since the
-    /// averages were settled.
+    /// The averages `ns` nanoseconds after they were settled last, as if the stall time since then were
+    /// spread evenly over the `ns`.
     fn after(&self, ns: u64) -> [f64; 3] {
         let grown = (self.total_ns - self.settled_ns) as f64;
         let part = if ns == 0 { 0.0 } else { grown / ns as f64 };
@@ -72,7 +72,7 @@ impl Series {
         self.settled_ns = self.total_ns;
     }
 
-    /// Whole periods pass, in all of which threads stall, or in none.
+    /// Accounts for whole periods, in all of which threads stall, or in none.
     fn skip(&mut self, periods: u64, stalls: bool) {
         let (ns, part) = (periods * PERIOD_NS, f64::from(u8::from(stalls)));
         self.total_ns += if stalls { ns } else { 0 };
@@ -83,22 +83,23 @@ impl Series {
     }
 }
 
-/// An average over a time of `over_ns` that decays exponentially, after `ns` nanoseconds more of which
-/// `part`, evenly spread, was stall time.
+/// The new value of an exponentially decaying average over `over_ns`, after `ns` more nanoseconds of which
+/// the part `part` was stall time, evenly spread.
 fn decayed(average: f64, part: f64, ns: u64, over_ns: u64) -> f64 {
     let kept = (-(ns as f64) / over_ns as f64).exp();
     average * kept + part * (1.0 - kept)
 }
 
-/// What is known of the stalls of one group.
+/// The stall times of one group.
 pub struct Meter {
-    /// Up to when all is accounted for.
+    /// The time up to which stall time is accounted for.
     now_ns: u64,
     /// When the averages are settled next.
     period_end_ns: u64,
     /// How many threads stall now, by kind.
     stalled: [u32; StallKind::COUNT],
-    /// Threads that have stalled and do not now, and when the stall of each ended: in this order.
+    /// Threads that have stalled and do not now, each with the time at which its last stall ended, in the
+    /// order of these times.
     running: VecDeque<(u32, u64)>,
     some: Series,
     full: Series,
@@ -108,7 +109,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// Begins at the time 0, at which no thread stalls.
+    /// A meter at the time 0, at which no thread stalls.
     pub fn new() -> Self {
         Self {
             now_ns: 0,
@@ -129,7 +130,7 @@ impl Meter {
         self.stalled[kind as usize] += 1;
     }
 
-    /// A stall ends.
+    /// The stall of a thread ends.
     pub fn end(&mut self, now_ns: u64, thread: u32, kind: StallKind) {
         self.advance(now_ns);
         self.stalled[kind as usize] -= 1;
@@ -143,7 +144,7 @@ impl Meter {
         self.running.push_back((thread, self.now_ns));
     }
 
-    /// A stall for `source` took `ns` nanoseconds.
+    /// Adds a stall for `source` that took `ns` nanoseconds.
     pub fn add_source(&mut self, source: Source, ns: u64) {
         self.sources.add(source, ns);
     }
@@ -159,13 +160,13 @@ impl Meter {
         self.stalled != [0; StallKind::COUNT]
     }
 
-    /// From when on stall time counts as full if no stall ends meanwhile.
+    /// The time from which on stall time counts as full, if no stall ends meanwhile.
     fn idle_from_ns(&self) -> u64 {
         self.running.back().map_or(0, |(_, ended_ns)| ended_ns + RUNNING_NS)
     }
 
-    /// From when on the stall time of an extent grows if no stall begins or ends meanwhile. `None`: it does
-    /// not grow.
+    /// The time from which on the stall time of an extent grows, if no stall begins or ends meanwhile.
+    /// `None`: it does not grow.
     pub fn grows_from_ns(&self, extent: StallExtent) -> Option<u64> {
         let from_ns = match extent {
             StallExtent::Some => self.now_ns,
@@ -245,7 +246,7 @@ impl Meter {
         self.stalled.iter().sum()
     }
 
-    /// What most stall time was for, of the stalls that have ended: the most first.
+    /// The sources with the most stall time, the most first. Only stalls that have ended are counted.
     pub fn sources(&self) -> Vec<StallSource> {
         self.sources.most()
     }

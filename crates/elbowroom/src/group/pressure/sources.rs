@@ -1,16 +1,16 @@
-//! Which files and mappings threads stall for most, in a table of fixed size.
+//! The files and mappings that threads stall for most, in a table of fixed size.
 //!
 //! Plain data. The algorithm is "space saving" (Metwally, Agrawal, El Abbadi 2005): a source without an
-//! entry takes the entry with the least stall time, and begins with that time. The entry remembers it as the
-//! time by which its figure may be too large. So a source with more than a 16th of all stall time has an
-//! entry.
+//! entry takes over the entry with the least stall time, and begins with the stall time of that entry. It
+//! remembers this time as the one by which its own may be too large. So each source with more than a 16th
+//! of all stall time has an entry.
 
 use elbowroom_store::FileId;
 
 /// How many sources have an entry.
 const ENTRIES: usize = 16;
 
-/// What threads stall for.
+/// A file or a mapping that threads stall for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Source {
     /// Pages of a file.
@@ -19,7 +19,7 @@ pub enum Source {
     Mapping(usize),
 }
 
-/// A file or a mapping of memory that threads stalled for. Stalls that have not ended are not in it.
+/// A file or a mapping of memory that threads stalled for. Only stalls that have ended are counted.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct StallSource {
     /// The device of the file; 0 for a mapping of memory.
@@ -28,12 +28,13 @@ pub struct StallSource {
     pub inode: u64,
     /// The first address of the mapping; 0 for a file.
     pub address: usize,
-    /// How many stalls have ended since the source has its place in the table. A fault that waits several
-    /// times has several.
+    /// How many stalls have ended since the source got its entry in the table. A fault that waits several
+    /// times has several stalls.
     pub stalls: u64,
-    /// The sum of all threads' stall time, at most, in microseconds.
+    /// The sum of all threads' stall time for the source, in microseconds. It may be too large by up to
+    /// `over_us`.
     pub stall_us: u64,
-    /// By how much that may be too much, in microseconds. 0: it is exact.
+    /// By how much `stall_us` may be too large, in microseconds. 0: it is exact.
     pub over_us: u64,
 }
 
@@ -53,7 +54,7 @@ pub(super) struct Sources {
 }
 
 impl Sources {
-    /// A stall for `source` has ended.
+    /// Adds a stall for `source` that has ended, and took `ns` nanoseconds.
     pub(super) fn add(&mut self, source: Source, ns: u64) {
         if let Some(entry) = self.entries.iter_mut().find(|entry| entry.source == source) {
             entry.stalls += 1;

@@ -8,12 +8,12 @@ use elbowroom_store::FileId;
 use elbowroom_sync::thread;
 use std::collections::BTreeMap;
 
-/// A step of the reference model, in nanoseconds: all happens at multiples of it.
+/// A step of the reference model, in nanoseconds: stalls begin and end at multiples of it.
 const TICK_NS: u64 = 250_000_000;
 
 const KINDS: [StallKind; 4] = [StallKind::FileRead, StallKind::SwapIn, StallKind::Frames, StallKind::Dirty];
 
-/// What the meter says, by looking at each tick of the time.
+/// The reference model: computes the meter's figures by looking at each tick.
 #[derive(Default, Clone)]
 struct Reference {
     tick: u64,
@@ -21,7 +21,7 @@ struct Reference {
     stalls: BTreeMap<u32, StallKind>,
     /// The tick at which the last stall of each thread ended.
     ended: BTreeMap<u32, u64>,
-    /// Ticks in which some thread stalled, and in which no thread ran beside it.
+    /// Ticks in which some thread stalled, and ticks in which, besides, no thread ran.
     totals: [u64; 2],
     in_period: [u64; 2],
     averages: [[f64; 3]; 2],
@@ -48,7 +48,7 @@ impl Reference {
         }
     }
 
-    /// Up to now, if what is left of the period counts as evenly spread.
+    /// The averages up to now, as if the stall time of this period were spread evenly over it.
     fn averages_now(&self) -> [[f64; 3]; 2] {
         let ticks = PERIOD_NS / TICK_NS;
         let passed = (self.tick - 1) % ticks + 1;
@@ -76,7 +76,7 @@ impl Reference {
         }
     }
 
-    /// The thread's stall ends if it has one; else one begins.
+    /// Ends the thread's stall if it has one; else begins one.
     fn toggle(&mut self, meter: &mut Meter, thread: u32, kind: StallKind) {
         let now_ns = self.tick * TICK_NS;
         match self.stalls.remove(&thread) {
@@ -102,8 +102,8 @@ impl Random {
     }
 }
 
-/// All sequences of five stalls' beginnings and ends of two threads, at distances in which the second of a
-/// running thread and a period end, or not.
+/// All sequences of five beginnings and ends of stalls of two threads, at distances that include or exclude
+/// the end of the second in which a thread counts as running, and the end of a period.
 #[test]
 fn all_short_sequences_are_as_in_the_reference_model() {
     const WAITS: [u64; 6] = [0, 1, 3, 4, 8, 21];
@@ -144,7 +144,7 @@ fn random_stalls_are_as_in_the_reference_model() {
     }
 }
 
-/// The example of docs/groups.md.
+/// The figures of the example in docs/groups.md.
 #[test]
 fn the_example_in_the_documentation_is_right() {
     const A: (u32, StallKind) = (1, StallKind::FileRead);
@@ -173,7 +173,7 @@ fn the_example_in_the_documentation_is_right() {
     assert_eq!(events(trigger, &[[100, 325], [400, 1500]], 1_000), [250, 750]);
 }
 
-/// A clock that another thread has read earlier takes nothing back.
+/// A time that a thread has read before another thread passed a later one takes no stall time back.
 #[test]
 fn a_time_before_the_last_one_counts_as_that() {
     let mut meter = Meter::new();
@@ -185,8 +185,7 @@ fn a_time_before_the_last_one_counts_as_that() {
     assert_eq!((some, full, meter.kind_ns(StallKind::Frames)), (4_000, 4_000, 8_000));
 }
 
-/// Threads whose number is not known never count as running, and more threads than can be remembered do no
-/// harm.
+/// Threads without a number never count as running, and more threads than the meter remembers do no harm.
 #[test]
 fn threads_without_a_number_and_many_threads() {
     let mut meter = Meter::new();
@@ -219,12 +218,12 @@ fn the_sources_with_the_most_stall_time_are_known() {
     let [first, second] = [most[0], most[1]];
     assert_eq!((first.address, first.inode, first.stall_us, first.over_us), (0x1000, 0, 100_000_000, 0));
     assert_eq!((second.inode, second.device, second.stall_us, second.stalls), (0, 1, 50_001_000, 1_001));
-    // What came last has taken another source's place, and that is said.
+    // The last source has taken over another source's entry, and its `over_us` says so.
     assert!(most.iter().any(|source| source.inode == 999 && source.over_us + 1_000 == source.stall_us));
 }
 
-/// The events of a window, looked at when it asks for it, and their times in ms: `stalls` are beginnings and
-/// ends.
+/// The times in ms of the events of a window, which is looked at whenever it asks for that. `stalls`: the
+/// beginning and the end of each stall, in ms.
 fn events(trigger: Trigger, stalls: &[[u64; 2]], until_ms: u64) -> Vec<u64> {
     let ms = |ns: u64| ns / 1_000_000;
     let total = |now_ns: u64| {
@@ -251,11 +250,11 @@ fn events(trigger: Trigger, stalls: &[[u64; 2]], until_ms: u64) -> Vec<u64> {
 fn a_trigger_has_one_event_in_a_window_at_most_and_at_the_right_moment() {
     let ms = Duration::from_millis;
     let trigger = |stall, window| Trigger { extent: StallExtent::Some, stall: ms(stall), window: ms(window) };
-    // One long stall: after 30 ms, and then once in each window.
+    // One long stall: an event after 30 ms, and then one in each window.
     assert_eq!(events(trigger(30, 100), &[[50, 400]], 1_000), [80, 180, 280, 380]);
-    // Not enough in any window.
+    // Not enough stall time in any window.
     assert_eq!(events(trigger(30, 100), &[[0, 20], [200, 220], [500, 529]], 1_000), []);
-    // Enough, although a window ends between the two.
+    // Enough stall time, although a window ends between the two stalls.
     let apart = events(trigger(30, 100), &[[80, 98], [104, 125]], 1_000);
     assert!(matches!(apart[..], [at] if (115..=120).contains(&at)), "{apart:?}");
     // The shortest window.
@@ -320,7 +319,7 @@ fn a_watch_tells_once_in_a_window_that_a_thread_stalls() {
     let after = first.saturating_duration_since(spawned);
     assert!(after >= ms(50) && after < ms(250), "the event came after {after:?}");
     assert_eq!(pressure.state.lock().watching, 0);
-    // A thread that has just stopped to stall runs: what another one stalls now is not full.
+    // A thread whose stall has just ended counts as running, so another thread's stall is not full yet.
     let mut full = pressure.watch(trigger(StallExtent::Full)).unwrap();
     let _other = stall(&pressure, 2);
     assert!(!full.wait(ms(100)));

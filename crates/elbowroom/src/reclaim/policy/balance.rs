@@ -1,30 +1,31 @@
-//! The scan balance: how much anonymous memory and files give, by what it cost lately to take from each.
-//! Linux: `lru_note_cost` and `get_scan_count`.
+//! The scan balance: how many pages anonymous memory gives and how many files, by what it cost lately to
+//! take from each. Linux: `lru_note_cost` and `get_scan_count`.
 //!
-//! Plain numbers. Costs are in page reclaims that led to nothing; a page that was written to be freed, or
-//! that came back as one of those in use, cost as much as 32 of these.
+//! Plain numbers. The unit of cost is a page that was scanned for nothing, since it was in use. A page that
+//! was written to be freed, or that was evicted and came back early, costs 32.
 
 use crate::group::Kind;
 
-/// What it cost to free a page that had to be written, or that came back. Linux: `SWAP_CLUSTER_MAX`.
+/// The cost of a page that had to be written to be freed, or that was evicted and came back early. Linux:
+/// `SWAP_CLUSTER_MAX`.
 const IO_COST: u64 = 32;
 
-/// The sum of `swappiness` and of what files get in its place.
+/// The largest `swappiness`. Files get this less `swappiness` as their weight.
 const MOST_SWAPPINESS: u64 = 200;
 
-/// What was counted of one kind of memory, of a group and those below it, since it was made.
+/// The events of one kind of memory, of a group and those below it, since the group was made.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Counted {
     /// Pages that were written to be freed.
     pub(crate) pageouts: u64,
-    /// Pages that came back as early as if they had been in use.
+    /// Evicted pages that came back so early that they count as in use.
     pub(crate) restores: u64,
     /// Pages that reclaim looked at, and that were in use.
     pub(crate) rotations: u64,
 }
 
 impl Counted {
-    /// What all that cost. Wraps, as the counts do.
+    /// The cost of these events. Wraps, as the counts do.
     pub(crate) fn cost(self) -> u64 {
         let Self { pageouts, restores, rotations } = self;
         pageouts.wrapping_add(restores).wrapping_mul(IO_COST).wrapping_add(rotations)
@@ -35,18 +36,18 @@ impl Counted {
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Costs {
     costs: [u64; Kind::COUNT],
-    /// What all that was counted had cost at the last look.
+    /// The cost of all events up to the last look.
     seen: [u64; Kind::COUNT],
 }
 
 impl Costs {
-    /// Of a group of which so much had been counted before.
+    /// The costs of a group whose counters began at `counted`.
     #[cfg(test)]
     fn since(counted: [Counted; Kind::COUNT]) -> Self {
         Self { costs: [0; Kind::COUNT], seen: counted.map(Counted::cost) }
     }
 
-    /// Adds what was counted since the last look. `pages`: how many pages the lists have.
+    /// Adds the cost of the events since the last look. `pages`: how many pages the lists have.
     pub(crate) fn look(&mut self, counted: [Counted; Kind::COUNT], pages: u64) {
         let now = counted.map(Counted::cost);
         let new = [0, 1].map(|kind| now[kind].wrapping_sub(self.seen[kind]));
@@ -54,7 +55,8 @@ impl Costs {
         self.note(new, pages);
     }
 
-    /// Adds new costs. The past counts half when the sum is more than a quarter of the lists.
+    /// Adds new costs. All costs are halved until their sum is at most a quarter of the lists' pages, so
+    /// that old costs fade.
     pub(crate) fn note(&mut self, new: [u64; Kind::COUNT], pages: u64) {
         self.costs = [0, 1].map(|kind| self.costs[kind].saturating_add(new[kind]));
         while self.costs.iter().map(|cost| u128::from(*cost)).sum::<u128>() > u128::from(pages / 4) {
@@ -62,12 +64,13 @@ impl Costs {
         }
     }
 
-    /// How much of its pages each kind gives, as weights of at least 1: the cheaper, the more; at least a
-    /// third of all each, if `swappiness` treats both alike. `swappiness`: the weight of anonymous memory,
-    /// of [`MOST_SWAPPINESS`].
+    /// The weight of each kind's pages, at least 1: the cheaper kind gives more. If `swappiness` treats
+    /// both alike, each kind gets at least a third of the sum. `swappiness`: the weight of anonymous
+    /// memory, of [`MOST_SWAPPINESS`].
     pub(crate) fn weights(&self, swappiness: u64) -> [u64; Kind::COUNT] {
         let total = u128::from(self.costs[0]) + u128::from(self.costs[1]);
-        // Half of the cost of both is put on each: so none is more than twice as dear as the other.
+        // The sum of both costs is added to each cost, so that neither kind counts as more than twice as
+        // dear as the other. The 1 avoids a division by 0.
         let [anonymous, file] = self.costs.map(|cost| total + u128::from(cost) + 1);
         let swappiness = u128::from(swappiness.min(MOST_SWAPPINESS));
         let all = anonymous + file;
@@ -102,8 +105,8 @@ mod tests {
         assert_eq!(costs.costs, [2 * 32 + 10, 3 * 32 + 1]);
     }
 
-    /// Whatever the costs: with 100 each kind gets a third at least and two thirds at most, the cheaper one
-    /// more; `swappiness` weighs that.
+    /// Whatever the costs: with a swappiness of 100 each kind gets at least a third and at most two thirds,
+    /// and the cheaper one more. Another `swappiness` weighs that.
     #[test]
     fn each_kind_gets_a_third_at_least() {
         let all: Vec<u64> = (0..64).map(|bit| 1 << bit).chain([0, 3, 1000, u64::MAX]).collect();

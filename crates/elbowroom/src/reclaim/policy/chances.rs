@@ -1,16 +1,16 @@
 //! Whether second chances are worth what they cost.
 //!
-//! A page that waits on standby was copied home, and is copied again if it is touched; where hardly any is
-//! touched (random reads of far more than memory), reclaim does better to drop pages where they are. It
-//! goes on giving some of them their chance, to see when that changes.
+//! A page that waits on standby was copied home, and is copied again if it is touched. If hardly any of
+//! these pages is touched (random reads of far more than memory), it is cheaper to drop pages in their
+//! windows at once. Reclaim still gives some pages their chance, to see when that changes.
 
 use crate::config::{CHANCE_BAD_ONE_IN, CHANCE_GOOD_ONE_IN, CHANCE_SAMPLE_ONE_IN};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// So many chances are remembered; then the past counts half.
+/// The number of remembered chances: once there are more, the counts are halved.
 const WINDOW: u64 = if cfg!(shuttle) { 16 } else { 1024 };
 
-/// Counts of second chances that have ended. Counts that threads lose to each other do no harm.
+/// Counts of second chances that have ended. Counts that get lost because threads race do no harm.
 #[derive(Default)]
 pub(crate) struct Chances {
     ended: AtomicU64,
@@ -20,7 +20,7 @@ pub(crate) struct Chances {
 }
 
 impl Chances {
-    /// Notes that a page's chance has ended; `taken`: it was touched.
+    /// Notes that a page's second chance has ended; `taken`: the page was touched.
     pub(crate) fn note(&self, taken: bool) {
         let taken = self.taken.fetch_add(u64::from(taken), Ordering::Relaxed) + u64::from(taken);
         let ended = self.ended.fetch_add(1, Ordering::Relaxed) + 1;
@@ -34,12 +34,12 @@ impl Chances {
         }
     }
 
-    /// Whether hardly any was taken lately.
+    /// Whether hardly any second chance was taken lately.
     pub(crate) fn are_rarely_taken(&self) -> bool {
         self.rarely_taken.load(Ordering::Relaxed)
     }
 
-    /// Whether the next page is to get one although hardly any is taken.
+    /// Whether the next page is to get a second chance although hardly any is taken.
     pub(crate) fn sample(&self) -> bool {
         self.turn.fetch_add(1, Ordering::Relaxed).is_multiple_of(CHANCE_SAMPLE_ONE_IN)
     }

@@ -1,8 +1,8 @@
-//! What reclaim decides, apart from how that is done: which list gives next, which pages have a second
-//! chance, and which are active when they come back.
+//! The decisions of reclaim, apart from how they are carried out: which list gives next, which pages have a
+//! second chance, and which pages are active when they come back.
 //!
-//! A [`Policy`] knows sizes and distances in pages. It has no locks, folios or I/O, so that a simulator can
-//! drive it, and tests do. Linux: the decisions in `shrink_lruvec`, `inactive_is_low` and
+//! A [`Policy`] knows sizes and distances in pages. It has no locks, folios or I/O, so that a simulator or
+//! a test can drive it. Linux: the decisions in `shrink_lruvec`, `inactive_is_low` and
 //! `workingset_refault`.
 
 mod balance;
@@ -17,35 +17,38 @@ pub(crate) use two_lists::TwoLists;
 use crate::group::Kind;
 use crate::lru::{Next, Sizes};
 
-/// What becomes of a single clean page that is the next of the inactive list.
+/// What reclaim does with a single clean page that is next in the inactive list.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Chance {
-    /// It is evicted from its window.
+    /// The page is evicted from its window, without a second chance.
     Skipped,
-    /// It waits on standby, where it counts as so many pages: those for which it stands.
+    /// The page waits on standby, where it counts as so many pages: itself and those that were skipped, for
+    /// which it is the sample.
     CountsAs(u32),
 }
 
 /// How pages age. Sizes are in pages; `room` is how many the lists may have in all.
 pub(crate) trait Policy {
-    /// How many pages may be active. The oldest of the others become inactive.
+    /// How many pages may be active. The oldest active pages beyond that become inactive.
     fn active_share(&self, room: usize) -> usize;
 
-    /// How many pages wait on standby where others can be taken.
+    /// How many pages may wait on standby before some of them are evicted.
     fn standby_share(&self, room: usize) -> usize;
 
-    /// Whether pages of the inactive list have their second chance next, or pages on standby are evicted.
-    /// `barren`: nothing that the inactive list gave last could be taken.
+    /// Which list reclaim takes from next: the inactive list, whose pages get their second chance, or
+    /// standby, whose pages are evicted. `barren`: no folio that the inactive list gave last could be
+    /// taken.
     fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next;
 
-    /// Whether a page is to have its second chance. `was_active`: it was active since it came in.
+    /// Whether a page gets its second chance. `was_active`: it has been active since it came in.
     fn chance(&self, was_active: bool) -> Chance;
 
-    /// The second chance of a single page that was never active has ended. `taken`: it was touched.
+    /// Notes that the second chance of a single page that was never active has ended. `taken`: the page was
+    /// touched.
     fn note_chance(&self, taken: bool);
 
-    /// Whether a page that comes back is active. `distance`: so many pages went out after it did; `active`:
-    /// so many are active now.
+    /// Whether a page that comes back becomes active. `distance`: how many pages were evicted after it;
+    /// `active`: how many pages are active now.
     fn activates(&self, kind: Kind, distance: u64, active: usize, room: usize) -> bool;
 }
 

@@ -1,13 +1,12 @@
-//! Which of several takes its turn next, each as often as its weight says.
+//! Which of several lists takes its turn next, each as often as its weight says.
 
-/// 2^64 divided by the golden ratio: multiples of it, modulo 2^64, are spread as evenly as can be, however
-/// many are taken.
+/// 2^64 divided by the golden ratio: its multiples modulo 2^64 are spread evenly, however many are taken.
 const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
 
-/// The number of the weight that has turn number `turn`; `None` if all are 0. Of any number of turns that
-/// follow each other, each weight has its part, but for a few.
+/// The index of the weight that turn number `turn` picks; `None` if all are 0. Of any number of successive
+/// turns, each weight gets its part, give or take a few.
 pub(crate) fn pick(weights: impl Iterator<Item = u64> + Clone, turn: usize) -> Option<usize> {
-    // Weights beyond 2^64 in all are none of a machine.
+    // The sum saturates: no machine has weights of more than 2^64 in all.
     let all = weights.clone().fold(0, u64::saturating_add);
     let spread = (turn as u64).wrapping_mul(GOLDEN);
     let mut left = ((u128::from(spread) * u128::from(all)) >> 64) as u64;

@@ -6,7 +6,7 @@ use crate::group::Kind;
 use crate::lru::{List, Next, Sizes};
 use std::collections::{HashMap, VecDeque};
 
-/// Pages that fit.
+/// How many pages fit in the cache.
 const ROOM: usize = 512;
 
 /// A page that is in memory.
@@ -22,9 +22,9 @@ struct Page {
 struct Cache<P> {
     policy: P,
     pages: HashMap<u64, Page>,
-    /// Inactive, standby, active. What is not in its list any more is passed over.
+    /// The inactive, standby and active list, by [`List`].
     lists: [VecDeque<u64>; 3],
-    /// When pages were evicted, in evictions.
+    /// How many evictions there had been when each page was evicted.
     evicted: HashMap<u64, u64>,
     evictions: u64,
     hits: u64,
@@ -56,7 +56,7 @@ impl<P: Policy> Cache<P> {
         self.evicted.insert(number, self.evictions);
     }
 
-    /// Frees a page.
+    /// Evicts pages until one is freed.
     fn reclaim(&mut self) {
         let before = self.pages.len();
         while self.pages.len() == before {
@@ -97,7 +97,8 @@ impl<P: Policy> Cache<P> {
     fn access(&mut self, number: u64) {
         if let Some(page) = self.pages.get_mut(&number) {
             self.hits += 1;
-            // A page in its window is accessed without a fault: only one on standby is home.
+            // A page in its window is accessed without a fault, so the access is not seen; one on standby
+            // is home, so it is.
             page.touched |= page.list == List::Standby;
             return;
         }
@@ -145,7 +146,7 @@ fn what_cannot_be_taken_is_not_asked_for_again() {
     assert_eq!(next(sizes(100, ROOM / 16 + 1), false), Next::Evict, "more than its share");
 }
 
-/// A third of memory is used all the time, beside a scan that reads each page once.
+/// A set of a third of memory is used all the time, while a scan reads other pages once each.
 #[test]
 fn a_scan_leaves_what_is_used() {
     let used = |turn: u64| turn * 7919 % (ROOM as u64 / 3);
@@ -155,7 +156,7 @@ fn a_scan_leaves_what_is_used() {
     assert!((64..=66).contains(&percent), "{percent} percent, and 67 are possible");
 }
 
-/// Of a cycle over twice the memory, a list in the order of use keeps nothing.
+/// A plain LRU list keeps nothing of a cycle over twice the memory; the policy keeps a part.
 #[test]
 fn a_cycle_longer_than_memory_keeps_a_part() {
     let accesses: Vec<u64> = (0..60).flat_map(|_| 0..2 * ROOM as u64).collect();
@@ -167,8 +168,8 @@ fn a_cycle_longer_than_memory_keeps_a_part() {
     assert!(percent <= 2, "{percent} percent without bimodal insertion");
 }
 
-/// Single pages of far more than memory at random: hardly any second chance is taken, so most are skipped,
-/// which costs no hits.
+/// Random accesses to single pages of far more than memory: hardly any second chance is taken, so most are
+/// skipped, which costs no hits.
 #[test]
 fn chances_that_nobody_takes_are_skipped() {
     let mut random = fastrand::Rng::with_seed(3);

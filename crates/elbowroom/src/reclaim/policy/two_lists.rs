@@ -1,6 +1,6 @@
-//! Today's policy: an inactive and an active list, with a second chance on standby between the inactive
-//! list and eviction. Linux: the lists of mm/vmscan.c. A scan of more than memory keeps a part of what it
-//! read, as bimodal insertion does (Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
+//! The policy in use: an inactive and an active list, with a second chance on standby between the inactive
+//! list and eviction. Linux: the lists of mm/vmscan.c. Of a scan over more than memory, a part of the pages
+//! is kept, as bimodal insertion does (Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
 
 use super::chances::Chances;
 use super::{Chance, Policy};
@@ -10,16 +10,16 @@ use crate::group::Kind;
 use crate::lru::{Next, Sizes};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
-/// The policy, with what it has seen.
+/// The policy, with its tuning and what it has counted.
 pub(crate) struct TwoLists {
-    /// One part in so many of the pages waits on standby.
+    /// The pages on standby may be the room divided by this.
     standby_part: usize,
     active_percent: usize,
-    /// One in so many pages that come back too late is active all the same.
+    /// One in so many pages that come back too late becomes active all the same.
     bimodal_one_in: u64,
-    /// `None`: each page has its second chance.
+    /// Which pages skip their second chance. `None`: each page has one.
     chances: Option<Chances>,
-    /// Pages of files that came back too late.
+    /// How many pages of files came back too late to become active.
     late: AtomicU64,
 }
 
@@ -53,8 +53,8 @@ impl Policy for TwoLists {
     fn chance(&self, was_active: bool) -> Chance {
         match &self.chances {
             Some(chances) if !was_active && chances.are_rarely_taken() => {
-                // A page of the sample counts for those that are skipped, so it is on standby for as long
-                // as if all were.
+                // A sampled page counts for the skipped ones, too, so it stays on standby for as long as if
+                // none were skipped.
                 if chances.sample() { Chance::CountsAs(CHANCE_SAMPLE_ONE_IN as u32) } else { Chance::Skipped }
             }
             _ => Chance::CountsAs(1),
@@ -68,17 +68,18 @@ impl Policy for TwoLists {
     }
 
     fn activates(&self, kind: Kind, distance: u64, active: usize, room: usize) -> bool {
-        // The page would not have gone out if it had been in the active list: it is worth as much as the
-        // pages there. Without that, pages that are used often, but not while they are on standby, come and
-        // go, and the more of them do, the shorter anything is on standby. Linux: `workingset_refault`.
+        // Had the page been in the active list, it would not have been evicted: it is worth as much as the
+        // pages there. Without this rule, pages that are used often, but not while they are on standby, are
+        // evicted and come back; and the more of them do, the shorter any page stays on standby. Linux:
+        // `workingset_refault`.
         if distance <= active as u64 {
             return true;
         }
         if kind == Kind::Anonymous {
             return false;
         }
-        // Beyond what a larger active list would have kept: a cycle longer than memory, perhaps. Keep a
-        // part of it.
+        // The page would not have stayed even in the active list: perhaps it is part of a cycle longer than
+        // memory. Keep some of these pages.
         let late = self.late.fetch_add(1, Ordering::Relaxed);
         late.is_multiple_of(self.bimodal_one_in) && active < self.active_share(room)
     }
