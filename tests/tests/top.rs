@@ -162,10 +162,16 @@ fn a_process_gives_memory_back_also_below_its_protection() {
     assert!(said.starts_with(&format!("process {id}: low 80 MiB, ")), "{said}");
     assert_eq!(stat_row(&id, "low_bytes"), 80 * MIB);
     done(&["ctl", "reclaim", &id, "20M"]);
-    assert!(stat(&id, "bytes") <= after - 20 * MIB);
-    // Each process keeps 4 MiB, and takes up to 16 MiB again. To ask for more than the rest is no error.
+    let then = stat(&id, "bytes");
+    assert!(then <= after - 20 * MIB, "{after} {then}");
+    // Each process keeps 4 MiB. To ask for more than the rest is no error.
     done(&["ctl", "reclaim", &id, "1G"]);
-    assert!((4 * MIB..=26 * MIB).contains(&stat(&id, "bytes")), "{}", stat(&id, "bytes"));
+    let rest = stat(&id, "bytes");
+    assert!((4 * MIB..=10 * MIB).contains(&rest), "{rest}");
+    // An idle process does not take any of it again.
+    std::thread::sleep(Duration::from_secs(2));
+    let later = stat(&id, "bytes");
+    assert!(later <= rest, "{rest} {later}");
     ends_whole(running);
 }
 
@@ -247,7 +253,11 @@ fn a_recording_is_made_until_the_run_ends_and_can_be_replayed() {
     let faults = |sample: &Value| sample["rows"][0]["faults"].as_u64().unwrap();
     assert!(faults(&samples[0]) < faults(&samples[samples.len() - 2]));
     let table = done(&["top", "--replay", &file, "--once"]);
-    assert!(table.starts_with(&format!("run {id}  ")) && table.contains(" of 16M, peak 16M"), "{table}");
+    assert!(table.starts_with(&format!("run {id}  ")), "{table}");
+    // The peak is that of the run, and what the last block of memory lacks may be in it.
+    let peak = table.split_once(" of 16M, peak ").and_then(|(_, rest)| rest.split_once('M'));
+    let peak: f64 = peak.and_then(|(peak, _)| peak.parse().ok()).unwrap_or_else(|| panic!("{table}"));
+    assert!((14.0..=16.0).contains(&peak), "{table}");
     let one: Value = serde_json::from_str(&done(&["top", "--replay", &file, "--once", "--json"])).unwrap();
     assert_eq!(&one, samples.last().unwrap());
     refused(&["top", "--replay", &file], 2, "say --once");

@@ -29,6 +29,8 @@ pub(super) struct Usage {
     /// Pages that are charged to the group and to the groups below it, and pages in stocks. Always 0 for
     /// the root.
     pages: AtomicU64,
+    /// The most that `pages` has been, or a little less while threads charge.
+    peak: AtomicU64,
 }
 
 impl Usage {
@@ -40,6 +42,25 @@ impl Usage {
     /// Pages that the group uses, with the groups below it and with stocks.
     pub(super) fn pages(&self) -> u64 {
         self.pages.load(Ordering::SeqCst)
+    }
+
+    /// The most pages that the group has used, with the groups below it and with stocks. Linux:
+    /// `page_counter.watermark`.
+    pub(super) fn peak_pages(&self) -> u64 {
+        self.peak.load(Ordering::Relaxed)
+    }
+
+    /// Notes how much the group uses, if it was never more.
+    fn note_peak(&self) {
+        let pages = self.pages();
+        if pages > self.peak.load(Ordering::Relaxed) {
+            self.peak.fetch_max(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// The place gets another group.
+    pub(super) fn forget_peak(&self) {
+        self.peak.store(0, Ordering::Relaxed);
     }
 
     /// Adds `pages` to the use, if the sum is at most `most`.
@@ -192,6 +213,7 @@ impl Groups {
             undo(GroupId::ROOT.index());
             return Err(Refused::Removed);
         }
+        self.lineage(index).for_each(|above| self.at(above).usage.note_peak());
         Ok(())
     }
 

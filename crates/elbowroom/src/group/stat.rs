@@ -121,6 +121,9 @@ pub struct KindStats {
 pub struct GroupStats {
     /// Bytes in use.
     pub usage_bytes: u64,
+    /// The most bytes that were in use at a time. 0 for the root: the statistics of the
+    /// manager have its peak.
+    pub peak_bytes: u64,
     /// The group's limits as they are now.
     pub limits: Limits,
     /// How often pages were reclaimed although the group was within its `low`, since no other pages could
@@ -147,8 +150,13 @@ pub struct GroupStats {
 }
 
 impl GroupStats {
-    /// Puts the statistics together. `of`: how many events of a kind there were.
-    pub(super) fn new(usage_bytes: u64, limits: Limits, of: impl Fn(GroupEvent) -> u64) -> Self {
+    /// Puts the statistics together, of the bytes in use, their peak, and `of`: how many events of a kind
+    /// there were.
+    pub(super) fn new(
+        [usage_bytes, peak_bytes]: [u64; 2],
+        limits: Limits,
+        of: impl Fn(GroupEvent) -> u64,
+    ) -> Self {
         let kind = |kind| KindStats {
             refaults: of(GroupEvent::Refaults(kind)),
             scanned: of(GroupEvent::Scanned(kind)),
@@ -156,6 +164,7 @@ impl GroupStats {
         };
         Self {
             usage_bytes,
+            peak_bytes,
             limits,
             low: of(GroupEvent::Low),
             high: of(GroupEvent::High),

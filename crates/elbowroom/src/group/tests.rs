@@ -103,7 +103,8 @@ fn what_a_removed_group_has_is_charged_above_and_so_is_what_it_gets() {
     assert_eq!(had.last().map(Frames::group), Some(above));
     assert_eq!(groups.alloc(&mmu, below, 0).err(), Some(OverLimit::Group(above)));
     adds_up(&groups);
-    assert_eq!(groups.stats(above).unwrap().usage_bytes, 20 * PAGE);
+    let stats = groups.stats(above).unwrap();
+    assert_eq!([stats.usage_bytes, stats.peak_bytes], [20 * PAGE; 2]);
     groups.remove(above).unwrap();
     had.push(groups.alloc(&mmu, below, 0).unwrap());
     assert_eq!(had.last().map(Frames::group), Some(GroupId::ROOT));

@@ -299,6 +299,7 @@ impl Groups {
             return false;
         }
         group.counters.hand_to(&self.at(before.parent).counters);
+        group.usage.forget_peak();
         true
     }
 
@@ -425,6 +426,8 @@ impl Groups {
         let events = |event: GroupEvent| {
             within.iter().map(|index| self.at(*index).counters.get(event)).fold(0, u64::wrapping_add)
         };
-        Ok(GroupStats::new(pages << PAGE_SHIFT, self.of(id).limits.get(), events))
+        let group = self.of(id);
+        let use_and_peak = [pages, group.usage.peak_pages()].map(|pages| pages << PAGE_SHIFT);
+        Ok(GroupStats::new(use_and_peak, group.limits.get(), events))
     }
 }

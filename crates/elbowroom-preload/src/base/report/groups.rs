@@ -11,6 +11,7 @@ pub struct GroupFigures<'a> {
     #[serde(skip)]
     name: &'a str,
     usage_bytes: u64,
+    peak_bytes: u64,
     #[serde(flatten)]
     limits: LimitFigures,
     #[serde(flatten)]
@@ -48,6 +49,7 @@ impl<'a> GroupFigures<'a> {
         Self {
             name,
             usage_bytes: stats.usage_bytes,
+            peak_bytes: stats.peak_bytes,
             limits: LimitFigures {
                 max_bytes: limit(stats.limits.max),
                 high_bytes: limit(stats.limits.high),
@@ -81,19 +83,23 @@ pub(super) fn lines(f: &mut fmt::Formatter<'_>, groups: &[GroupFigures<'_>]) -> 
         let title = if nth == 0 { "groups" } else { "" };
         let (name, usage, faults, major) =
             (group.name, Bytes(group.usage_bytes), group.pgfault, group.pgmajfault);
+        let peak = Bytes(group.peak_bytes);
         let freed = Bytes((group.anonymous.stolen + group.file.stolen) * crate::base::sys::PAGE as u64);
         match group.limits.max_bytes.map(Bytes) {
             Some(max) => line(
                 f,
                 title,
                 format_args!(
-                    "{name}: {usage} at the end, of {max}; {freed} reclaimed, {faults} faults, {major} major"
+                    "{name}: peak {peak} of {max}, {usage} at the end; {freed} reclaimed, {faults} faults, \
+                     {major} major"
                 ),
             )?,
             None => line(
                 f,
                 title,
-                format_args!("{name}: {usage} at the end; {freed} reclaimed, {faults} faults, {major} major"),
+                format_args!(
+                    "{name}: peak {peak}, {usage} at the end; {freed} reclaimed, {faults} faults, {major} major"
+                ),
             )?,
         }
     }
@@ -125,6 +131,7 @@ mod tests {
         let kind = KindStats { refaults: 1, scanned: 2, stolen: 256 };
         let mut stats = GroupStats {
             usage_bytes: 3 << 20,
+            peak_bytes: 4 << 20,
             limits: Limits { max: 4 << 20, ..Limits::default() },
             low: 1,
             high: 2,
@@ -152,8 +159,9 @@ mod tests {
         );
         assert_eq!(
             Shown(&groups).to_string(),
-            "  groups          cache: 3.0 MiB at the end, of 4.0 MiB; 1.0 MiB reclaimed, 7 faults, 8 major\n\
-             \x20                 cache.index: 3.0 MiB at the end; 1.0 MiB reclaimed, 7 faults, 8 major\n"
+            "  groups          cache: peak 4.0 MiB of 4.0 MiB, 3.0 MiB at the end; 1.0 MiB reclaimed, 7 faults, \
+             8 major\n\
+             \x20                 cache.index: peak 4.0 MiB, 3.0 MiB at the end; 1.0 MiB reclaimed, 7 faults, 8 major\n"
         );
         assert_eq!(serde_json::to_string(&Shown(&[])).unwrap(), "{}");
     }
