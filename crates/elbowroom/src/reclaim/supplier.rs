@@ -58,22 +58,22 @@ impl<P: Platform> Supplier<'_, P> {
     /// The main loop of the thread that keeps frames at hand. Runs `chores` about once in [`SUPPLY_LOOK`].
     pub(crate) fn run(&self, chores: impl Fn()) {
         let (mut due, mut look) = (Instant::now() + SUPPLY_LOOK, SUPPLY_LOOK);
-        // The free frames that were left when pages were given to other processes. The arena does not grow
-        // ahead of need before a thread uses some of them: an idle process would take the pages again.
-        let mut left = usize::MAX;
+        // Half of the free frames that were left when pages were given to other processes. The arena does not
+        // grow ahead of need before threads use that many: an idle process would take the pages again.
+        let mut spare = usize::MAX;
         while !self.0.stop.load(Ordering::Acquire) {
             self.0.rest_if_wanted();
-            let is_idle = self.0.mmu.frames_at_hand() >= left;
+            let is_idle = self.0.mmu.frames_at_hand() >= spare;
             if !is_idle && self.0.wants_to_grow() && self.0.grow_arena() {
-                left = usize::MAX;
+                spare = usize::MAX;
             } else {
                 self.0.supply.wait(&self.0.stop, look);
                 self.free_ahead();
             }
             let shared = self.0.run().and_then(|run| run.member.count_shared());
             look = shared.map_or(SUPPLY_LOOK, |next| next.min(SUPPLY_LOOK));
-            if self.give_to_others() > 0 {
-                left = self.0.mmu.frames_at_hand();
+            if self.give_to_others() {
+                spare = self.0.mmu.frames_at_hand() / 2;
             }
             if Instant::now() >= due {
                 // Folios that were split take more metadata than before, and perhaps no thread asks for
@@ -91,11 +91,11 @@ impl<P: Platform> Supplier<'_, P> {
     }
 
     /// Gives pages to the other processes of the run: those that they want, as far as they can be freed
-    /// within [`GIVE_BOUND`]. Returns how many were given.
-    fn give_to_others(&self) -> usize {
-        let Some(run) = self.0.run() else { return 0 };
-        let wanted = run.member.wanted();
-        let mut left = wanted;
+    /// within [`GIVE_BOUND`]. Whether they want any.
+    fn give_to_others(&self) -> bool {
+        let Some(run) = self.0.run() else { return false };
+        let mut left = run.member.wanted();
+        let wants = left > 0;
         let until = Instant::now() + GIVE_BOUND;
         while left > 0 {
             left -= run.give(left);
@@ -109,7 +109,7 @@ impl<P: Platform> Supplier<'_, P> {
             if freed == 0 {
                 // Pages that are being written can be freed later: wait for them.
                 if self.0.to_write.own() == 0 {
-                    return wanted - left;
+                    return wants;
                 }
                 self.0.supply.wait(&self.0.stop, DELAY);
             }
@@ -117,7 +117,7 @@ impl<P: Platform> Supplier<'_, P> {
         if left > 0 {
             run.member.ring(true);
         }
-        wanted - left
+        wants
     }
 
     /// Frees frames up to the high mark, twice the low mark, if fewer than the low mark are free and the
