@@ -1,8 +1,8 @@
 //! usemem: workers have more anonymous memory together than the budget, and each touches pages of its own at
 //! random: what reclaim does when nothing can be foreseen, and what its locks cost.
 //!
-//! With `--groups` the memory is that of a group in a group, whose limit is the budget: the case of which waits
-//! for the LRU lock were published by call site.
+//! With `--groups` the memory is that of a group in a group, whose limit is the budget: the case of which
+//! waits for the LRU lock were published by call site.
 //!
 //! Managers are in the lab's process. The kernel has a process of its own, in a control group with the budget
 //! as its limit, and a swap file.
@@ -37,7 +37,7 @@ use crate::size::Size;
 const PAGE: usize = PAGE_BYTES as usize;
 /// A manager's memory beside a group has at least so many bytes.
 const LEAST_BESIDE: u64 = 32 << 20;
-/// How much more, as a factor, reclaim may do of anything with an improvement than without it.
+/// How much more, as a factor, reclaim may do for each touch with an improvement than without it.
 const SAME_WORK: f64 = 1.05;
 /// All workers together; more than any disk is to be filled with.
 const MAX_TOTAL_BYTES: u64 = 1 << 40;
@@ -173,18 +173,19 @@ pub fn measure(args: &UsememArgs, stage: &mut Stage) -> Result<(String, Value)> 
     Ok((table, json))
 }
 
-/// Of each engine, that its reclaim does the same work as without the improvement.
+/// Of each engine, that its reclaim does the same work for each touch as without the improvement.
 fn what_is_asked(engines: &[Engine], json: &Value) -> Vec<Asked> {
     let works = [
-        ("pages scanned, beside those without it", "scanned_per_second"),
-        ("pages stolen, beside those without it", "stolen_per_second"),
-        ("refaults, beside those without it", "refaults_per_second"),
+        ("pages scanned per touch, beside those without it", "scanned_per_second"),
+        ("pages stolen per touch, beside those without it", "stolen_per_second"),
+        ("refaults per touch, beside those without it", "refaults_per_second"),
     ];
     let pairs = engine::before_and_after(engines).into_iter().filter(|(before, _)| !before.is_kernel());
     let of = |(before, after): (Engine, Engine)| {
         works.into_iter().filter_map(move |(what, key)| {
-            let of = |engine: Engine| asked::median(json, &engine.to_string(), key);
-            let ratio = of(after)? / of(before)?;
+            let median = |engine: Engine, key| asked::median(json, &engine.to_string(), key);
+            let per_touch = |engine| Some(median(engine, key)? / median(engine, "touches_per_second")?);
+            let ratio = per_touch(after)? / per_touch(before)?;
             let apart = ratio.max(1.0 / ratio);
             Some(Asked::new(what, &after.to_string(), apart, Side::AtMost, SAME_WORK))
         })
@@ -300,4 +301,25 @@ struct Touched {
     count: u64,
     /// The count at which each page was touched last; 0: never.
     last: Vec<u64>,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn reclaim_is_asked_to_do_the_same_work_for_each_touch_either_way() {
+        let engines = ["kernel", "soft-scan_cost", "soft"].map(|name| name.parse::<Engine>().unwrap());
+        let of = |touches: u32, scanned: u32, stolen: u32| {
+            json!({ "touches_per_second": touches, "scanned_per_second": scanned,
+                    "stolen_per_second": stolen })
+        };
+        let json = json!({ "medians": {
+            "kernel": of(1, 1, 1), "soft-scan_cost": of(100, 200, 100), "soft": of(200, 404, 150),
+        } });
+        let asked = what_is_asked(&engines, &json);
+        assert_eq!(asked.iter().map(|one| one.is_met).collect::<Vec<_>>(), [true, false]);
+        assert!((asked[1].figure - 4.0 / 3.0).abs() < 1e-9 && asked[0].engine == "soft", "{asked:?}");
+    }
 }
