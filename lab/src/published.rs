@@ -31,7 +31,7 @@ struct Published {
     key: &'static str,
     change: Change,
     window: Window,
-    /// Why there is no figure of ours yet, if so.
+    /// Why there may be no figure of ours, if so.
     missing: Option<&'static str>,
 }
 
@@ -70,7 +70,7 @@ impl Published {
         Self { window, ..self }
     }
 
-    /// There is no figure of ours yet.
+    /// There may be no figure of ours.
     const fn missing(self, reason: &'static str) -> Self {
         Self { missing: Some(reason), ..self }
     }
@@ -185,7 +185,7 @@ const USEMEM_RUN: Window = Window::OfRun(30.0);
 const fn lru_wait(key: &'static str, metric: &'static str, before: f64, after: f64) -> Published {
     row("usemem", key, metric, Unit::Nanoseconds, before, after)
         .within(USEMEM_RUN)
-        .missing("not measured yet: waits are not told apart by call site")
+        .missing("told of managers only")
 }
 
 /// Figures from the Linux mailing lists, before and after an improvement. The keys that begin with `layout_`
@@ -225,7 +225,7 @@ const PUBLISHED: &[Published] = &[
     lru_wait("lru_wait_refault_cost_ns", "  cost recorded at a refault", 385.26e6, 0.0),
     lru_wait("lru_wait_scan_start_ns", "  snapshot at the start of a scan", 689.43e6, 26.95e6),
     lru_wait("lru_wait_active_list_ns", "  active list", 208.34e6, 15.97e6),
-    lru_wait("lru_wait_drain_ns", "  draining of batches", 1.96e9, 0.92e9),
+    lru_wait("lru_wait_drain_ns", "  draining of batches", 1.96e9, 0.917_71e9),
     row(
         "swap-in",
         "pageout_rounds_per_second",
@@ -411,19 +411,15 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_what_is_not_measured_yet_say_so() {
+    fn rows_of_what_is_not_measured_say_so() {
         let nothing = |_: &&str, _: &str| None;
         let text = table("usemem", 10.0, &[("kernel", "soft")], nothing);
-        assert_eq!(
-            text.matches("not measured yet: waits are not told apart by call site").count(),
-            5,
-            "{text}"
-        );
+        assert_eq!(text.matches("told of managers only").count(), 5, "{text}");
         assert!(text.contains("722.8 ms") && text.contains("1960.0 ms"), "{text}");
         // As soon as there are figures, they are shown instead.
         let text = table("usemem", 10.0, &[("kernel", "soft")], |_, _| one(1e6));
-        assert!(!text.contains("not measured yet") && text.contains("3000.0 us"), "{text}");
-        assert!(json("usemem", 10.0)[4]["missing"].as_str().unwrap().contains("call site"));
+        assert!(!text.contains("told of managers") && text.contains("3000.0 us"), "{text}");
+        assert!(json("usemem", 10.0)[4]["missing"].as_str().unwrap().contains("managers"));
     }
 
     #[test]

@@ -43,8 +43,16 @@ const LESS: [&str; 16] = [
 const MORE: [&str; 4] = ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault"];
 /// The beginnings of what is neither, whatever its unit: amounts of work, and what something else is measured
 /// beside.
-const NEITHER: [&str; 7] =
-    ["swapped_", "refaults_", "scanned_", "stolen_", "lru_acquisitions_", "lz4_", "plain_"];
+const NEITHER: [&str; 8] = [
+    "swapped_",
+    "refaults_",
+    "scanned_",
+    "stolen_",
+    "lru_acquisitions_",
+    "cost_acquisitions_",
+    "lz4_",
+    "plain_",
+];
 
 /// Which values of the figure with a key are better, if either: by the list, or by the unit that the key ends
 /// in.

@@ -4,7 +4,8 @@
 //! Linux: `perf lock contention`, with `mmap_lock`'s tracepoints; here without root, and for one manager. A
 //! [`LockStats`] has a table of call sites (`#[track_caller]`): which lock is taken, in which [`Mode`], and
 //! the file and line. A call site for which the table has no room is counted together with others of the
-//! same lock and mode, so that sums stay right. Neighbours: `lock` and `layout_lock`, which report here by
+//! same lock and mode, so that sums stay right. Acquisitions of the lock of the LRU lists are told apart by
+//! what it is taken for, too ([`LruUse`]). Neighbours: `lock` and `layout_lock`, which report here by
 //! themselves; folios and gates, which are the manager's and report by [`LockStats::took`] and
 //! [`LockStats::begin_wait`]. `snapshot` reads the table.
 //!
@@ -19,6 +20,7 @@
 //! Synchronization: relaxed atomics. Statistics order nothing. These are std's atomics, not the facade's:
 //! under a model checker nothing is counted at all, so that models are neither slower nor different.
 
+mod lru_use;
 mod prometheus;
 mod snapshot;
 
@@ -28,6 +30,7 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
+pub use lru_use::{LruMutex, LruUse};
 pub use snapshot::{LockRow, LockSnapshot};
 
 /// Whether this is a build for a model checker, in which nothing is counted.
@@ -37,8 +40,11 @@ const MODEL: bool = cfg!(any(loom, shuttle));
 const SITES: usize = if MODEL { 2 } else { 512 };
 /// The most entries that are probed for a call site.
 const PROBES: usize = 16;
-/// Entries for acquisitions whose call site is not counted or has no room, one for each lock and mode.
-const REST: usize = Awaited::COUNT * Mode::ALL.len();
+/// How many locks and modes there are.
+const LOCKS: usize = Awaited::COUNT * Mode::ALL.len();
+/// Entries for acquisitions whose call site is not counted or has no room, one for each lock and mode, and
+/// one for each use of the lock of the LRU lists.
+const REST: usize = LOCKS + LruUse::ALL.len();
 
 /// The bounds between the decades of a histogram of waits, in nanoseconds: 1 us to 1 s.
 pub const DECADES_NS: [u64; 7] = [1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 1_000_000_000];
@@ -114,17 +120,23 @@ impl Mode {
     }
 }
 
-/// The entry of `REST` that counts a lock and mode for call sites that are not counted, or have no room.
+/// The entry of `REST` that counts a lock and mode, or a use of the lock of the LRU lists, for call sites
+/// that are not counted, or have no room.
 #[inline]
-fn rest_of(what: Awaited, mode: Mode) -> usize {
-    what.number() * Mode::ALL.len() + mode as usize
+fn rest_of(what: Awaited, mode: Mode, lru_use: Option<LruUse>) -> usize {
+    match lru_use {
+        Some(lru_use) => LOCKS + lru_use as usize,
+        None => what.number() * Mode::ALL.len() + mode as usize,
+    }
 }
 
-/// A call site that takes a lock: which lock, in which mode, and the location in the source.
+/// A call site that takes a lock: which lock, in which mode, for what, and the location in the source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 struct Place {
     what: Awaited,
     mode: Mode,
+    /// Only of the lock of the LRU lists.
+    lru_use: Option<LruUse>,
     caller: &'static Location<'static>,
 }
 
@@ -134,7 +146,13 @@ impl Place {
     #[inline]
     fn key(self) -> u64 {
         // Addresses have 47 bits, and `rest_of` has six.
-        std::ptr::from_ref(self.caller).addr() as u64 ^ (rest_of(self.what, self.mode) as u64) << 48
+        std::ptr::from_ref(self.caller).addr() as u64 ^ (self.rest() as u64) << 48
+    }
+
+    /// See [`rest_of`].
+    #[inline]
+    fn rest(self) -> usize {
+        rest_of(self.what, self.mode, self.lru_use)
     }
 }
 
@@ -268,11 +286,8 @@ impl LockStats {
     pub fn took(&self, what: Awaited, mode: Mode) {
         if !MODEL {
             let in_detail = self.0.in_detail.load(Ordering::Relaxed);
-            let site = if in_detail {
-                self.site(Place { what, mode, caller: Location::caller() })
-            } else {
-                rest_of(what, mode)
-            };
+            let place = Place { what, mode, lru_use: None, caller: Location::caller() };
+            let site = if in_detail { self.site(place) } else { place.rest() };
             self.0.acquisitions.add(site, 1);
         }
     }
@@ -280,16 +295,17 @@ impl LockStats {
     /// Begins a wait: the caller has found the lock taken.
     #[track_caller]
     pub fn begin_wait(&self, what: Awaited, mode: Mode) -> Wait {
-        self.begin_wait_at(what, mode, Location::caller())
+        self.begin_wait_at(what, mode, None, Location::caller())
     }
 
     pub(crate) fn begin_wait_at(
         &self,
         what: Awaited,
         mode: Mode,
+        lru_use: Option<LruUse>,
         caller: &'static Location<'static>,
     ) -> Wait {
-        Wait { place: Place { what, mode, caller }, since: (!MODEL).then(Instant::now) }
+        Wait { place: Place { what, mode, lru_use, caller }, since: (!MODEL).then(Instant::now) }
     }
 
     /// Ends a wait and counts it, whether the caller has got the lock or not.
@@ -314,15 +330,21 @@ impl LockStats {
 
     /// A lock of `class` was taken by `caller`.
     #[inline]
-    pub(crate) fn acquired(&self, class: LockClass, mode: Mode, caller: &'static Location<'static>) -> Hold {
+    pub(crate) fn acquired(
+        &self,
+        class: LockClass,
+        mode: Mode,
+        lru_use: Option<LruUse>,
+        caller: &'static Location<'static>,
+    ) -> Hold {
         if MODEL {
             return Hold::default();
         }
-        let what = Awaited::Lock(class);
+        let place = Place { what: Awaited::Lock(class), mode, lru_use, caller };
         if self.0.in_detail.load(Ordering::Relaxed) {
-            return self.acquired_in_detail(Place { what, mode, caller });
+            return self.acquired_in_detail(place);
         }
-        self.0.acquisitions.add(rest_of(what, mode), 1);
+        self.0.acquisitions.add(place.rest(), 1);
         Hold::default()
     }
 
@@ -394,7 +416,7 @@ impl Counts {
                 return site;
             }
         }
-        rest_of(place.what, place.mode)
+        place.rest()
     }
 
     /// Tries to give a free entry to a place; returns the entry's key afterwards, which may be another

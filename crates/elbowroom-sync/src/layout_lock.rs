@@ -144,7 +144,7 @@ impl<T> LayoutLock<T> {
             self.enter_slowly(Mode::Write, caller);
         }
         order::locked(LockClass::Layout);
-        let hold = self.stats.acquired(LockClass::Layout, Mode::Write, caller);
+        let hold = self.stats.acquired(LockClass::Layout, Mode::Write, None, caller);
         LayoutWrite { lock: self, hold, thread: PhantomData }
     }
 
@@ -162,7 +162,7 @@ impl<T> LayoutLock<T> {
             self.enter_slowly(Mode::Read, caller);
         }
         order::locked(LockClass::Layout);
-        let hold = self.stats.acquired(LockClass::Layout, Mode::Read, caller);
+        let hold = self.stats.acquired(LockClass::Layout, Mode::Read, None, caller);
         LayoutRead { lock: self, hold, thread: PhantomData }
     }
 

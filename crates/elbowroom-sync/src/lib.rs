@@ -35,7 +35,9 @@ mod slots;
 pub mod thread;
 
 pub use blocking::may_block;
-pub use contention::{Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, Mode, Wait};
+pub use contention::{
+    Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, LruMutex, LruUse, Mode, Wait,
+};
 pub use counter::{Counters, SparseCounters};
 pub use flag_lock::{FlagGuard, FlagLock};
 pub use histogram::{Histogram, HistogramSnapshot, ThreadHistogram};

@@ -3,7 +3,7 @@
 //! A class is a level in the lock order: a thread that holds a lock may only take locks of a later class. The
 //! order is the order of [`LockClass`]'s variants; docs/locking.md says what each one guards.
 
-use crate::contention::{Awaited, Hold, LockStats, Mode};
+use crate::contention::{Awaited, Hold, LockStats, LruUse, Mode};
 use crate::time::Duration;
 use std::ops::{Deref, DerefMut};
 use std::panic::Location;
@@ -155,16 +155,25 @@ impl<T> Mutex<T> {
     #[inline]
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
+        self.lock_for(None, Location::caller())
+    }
+
+    /// [`Mutex::lock`] by `caller`; what for is said of the lock of the LRU lists.
+    #[inline]
+    pub(crate) fn lock_for(
+        &self,
+        lru_use: Option<LruUse>,
+        caller: &'static Location<'static>,
+    ) -> MutexGuard<'_, T> {
         order::before_lock(self.class);
-        let caller = Location::caller();
         let guard = match self.inner.try_lock() {
             Ok(guard) => guard,
             Err(TryLockError::Poisoned(poisoned)) => poisoned.into_inner(),
-            Err(TryLockError::WouldBlock) => self.wait(caller),
+            Err(TryLockError::WouldBlock) => self.wait(lru_use, caller),
         };
         order::locked(self.class);
         let hold = match &self.stats {
-            Some(stats) => stats.acquired(self.class, Mode::Write, caller),
+            Some(stats) => stats.acquired(self.class, Mode::Write, lru_use, caller),
             None => Hold::default(),
         };
         MutexGuard { guard: Some(guard), lock: self, hold }
@@ -172,8 +181,9 @@ impl<T> Mutex<T> {
 
     /// Takes the lock if `try_lock` found it taken.
     #[cold]
-    fn wait(&self, caller: &'static Location<'static>) -> sys::MutexGuard<'_, T> {
-        let begin = |stats: &LockStats| stats.begin_wait_at(Awaited::Lock(self.class), Mode::Write, caller);
+    fn wait(&self, lru_use: Option<LruUse>, caller: &'static Location<'static>) -> sys::MutexGuard<'_, T> {
+        let what = Awaited::Lock(self.class);
+        let begin = |stats: &LockStats| stats.begin_wait_at(what, Mode::Write, lru_use, caller);
         let wait = self.stats.as_ref().map(|stats| (stats, begin(stats)));
         let guard = self.inner.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
         if let Some((stats, wait)) = wait {

@@ -6,7 +6,7 @@ pub(crate) use latency::{Kind, Latencies};
 pub use latency::{LatencyFigures, LatencySnapshot, LatencyUse};
 
 use crate::process_tree::ProcessUse;
-use elbowroom_sync::{LockRow, LockSnapshot};
+use elbowroom_sync::{LockRow, LockSnapshot, LruUse};
 
 /// What is counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -358,6 +358,9 @@ pub struct LockFigures {
     pub lock: &'static str,
     /// `read` or `write`; a mutex is for writing.
     pub mode: &'static str,
+    /// What it was taken for, of the lock of the LRU lists in [`LockUse::by_caller`]. Absent otherwise.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lru_use: Option<&'static str>,
     /// File and line of the call. `None`: at all call sites; in [`LockUse::by_caller`] at those without room
     /// in the table. Acquisitions have one only if they are counted in detail.
     pub caller: Option<String>,
@@ -387,6 +390,7 @@ impl From<&LockRow> for LockFigures {
         Self {
             lock: row.lock.name(),
             mode: row.mode.name(),
+            lru_use: row.lru_use.map(LruUse::name),
             caller: row.caller.map(|caller| format!("{}:{}", caller.file(), caller.line())),
             acquisitions: row.acquisitions,
             contended: row.contended(),

@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use anyhow::{Context, Result, bail, ensure};
 use elbowroom::{
-    Ablation, Advice, Config, Cpu, Host, Manager, MapRequest, Place, Prot, Sharing, Soft, Space, Stats,
+    Ablation, Advice, Config, Cpu, GroupId, GroupStats, Host, Limits, Manager, MapRequest, Place, Prot,
+    Sharing, Soft, Space, Stats,
 };
-use elbowroom_sync::{ClassStats, LockClass};
+use elbowroom_sync::{ClassStats, LockClass, LockRow, LockStats};
 use rustix::mm::{MapFlags, MprotectFlags, ProtFlags};
 
 use super::apart::Apart;
@@ -24,8 +25,10 @@ pub enum Ground {
     Kernel(KernelMemory),
     /// A process of its own.
     Apart(Box<Apart>),
-    Soft(Space<Soft>, Manager<Soft>),
-    Host(Space<Host>, Manager<Host>),
+    /// The last is the group that pays for areas.
+    Soft(Space<Soft>, Manager<Soft>, GroupId),
+    /// The same.
+    Host(Space<Host>, Manager<Host>, GroupId),
 }
 
 /// What the kernel is told about each mapping, and its swap for as long as it is needed.
@@ -70,6 +73,21 @@ pub fn anonymous(place: Place, len: usize) -> MapRequest {
     }
 }
 
+/// The group that pays for areas: the root, or a leaf with a limit, whose parent has none. How long locks are
+/// held is measured with a leaf.
+fn payer(
+    terms: &Terms,
+    locks: &LockStats,
+    create: impl Fn(GroupId, &Limits) -> Result<GroupId>,
+) -> Result<GroupId> {
+    if terms.leaf.is_none() {
+        return Ok(GroupId::ROOT);
+    }
+    locks.count_in_detail();
+    let parent = create(GroupId::ROOT, &Limits::default())?;
+    create(parent, &Limits { max: terms.memory.bytes(), ..Limits::default() })
+}
+
 impl Ground {
     /// A new ground with a budget of its own. The kernel's has none.
     ///
@@ -84,7 +102,8 @@ impl Ground {
     /// # Errors
     /// What is missing here for the engine.
     pub fn on(engine: Engine, terms: &Terms) -> Result<Self> {
-        let mut config = Config::with_memory(terms.memory.bytes());
+        let beside = terms.leaf.map_or(0, |leaf| leaf.beside.bytes());
+        let mut config = Config::with_memory(terms.memory.bytes() + beside);
         if let Some(swap) = &terms.swap {
             (config.swap, config.swap_dir) = (swap.bytes, Some(swap.dir.clone()));
         }
@@ -100,14 +119,19 @@ impl Ground {
             }
             Kind::Soft => {
                 let manager = Manager::<Soft>::start_on(config)?;
-                Self::Soft(manager.create_space().context("no soft space")?, manager)
+                let space = manager.create_space().context("no soft space")?;
+                let create = |parent, limits: &Limits| Ok(manager.groups().create(parent, limits)?);
+                let group = payer(terms, manager.locks(), create)?;
+                Self::Soft(space, manager, group)
             }
             Kind::Elbowroom | Kind::ElbowroomLarge | Kind::ElbowroomForkKernel => {
                 Self::Apart(Box::new(Apart::on(engine, terms)?))
             }
             Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
-                Self::Host(space, manager)
+                let create = |parent, limits: &Limits| Ok(manager.groups().create(parent, limits)?);
+                let group = payer(terms, manager.locks(), create)?;
+                Self::Host(space, manager, group)
             }
         })
     }
@@ -115,7 +139,7 @@ impl Ground {
     /// A thread's way to its memory.
     pub fn hand(&self) -> Hand {
         match self {
-            Self::Soft(space, _) => Hand::Calls(space.cpu()),
+            Self::Soft(space, ..) => Hand::Calls(space.cpu()),
             Self::Kernel(_) | Self::Apart(_) | Self::Host(..) => Hand::Pointers,
         }
     }
@@ -124,8 +148,8 @@ impl Ground {
     pub fn stats(&self) -> Option<Stats> {
         match self {
             Self::Kernel(_) | Self::Apart(_) => None,
-            Self::Soft(_, manager) => Some(manager.stats()),
-            Self::Host(_, manager) => Some(manager.stats()),
+            Self::Soft(_, manager, _) => Some(manager.stats()),
+            Self::Host(_, manager, _) => Some(manager.stats()),
         }
     }
 
@@ -138,8 +162,26 @@ impl Ground {
     pub fn locks(&self, class: LockClass) -> Option<ClassStats> {
         match self {
             Self::Kernel(_) | Self::Apart(_) => None,
-            Self::Soft(_, manager) => Some(manager.locks().class(class)),
-            Self::Host(_, manager) => Some(manager.locks().class(class)),
+            Self::Soft(_, manager, _) => Some(manager.locks().class(class)),
+            Self::Host(_, manager, _) => Some(manager.locks().class(class)),
+        }
+    }
+
+    /// What its LRU locks have counted so far, by what they were taken for.
+    pub fn lru_uses(&self) -> Option<Vec<LockRow>> {
+        match self {
+            Self::Kernel(_) | Self::Apart(_) => None,
+            Self::Soft(_, manager, _) => Some(manager.locks().snapshot().by_lru_use()),
+            Self::Host(_, manager, _) => Some(manager.locks().snapshot().by_lru_use()),
+        }
+    }
+
+    /// What the manager has counted of the group that pays for areas so far.
+    pub fn group(&self) -> Option<GroupStats> {
+        match self {
+            Self::Kernel(_) | Self::Apart(_) => None,
+            Self::Soft(_, manager, group) => manager.groups().stats(*group).ok(),
+            Self::Host(_, manager, group) => manager.groups().stats(*group).ok(),
         }
     }
 
@@ -150,8 +192,12 @@ impl Ground {
     #[inline]
     pub fn map(&self, len: usize) -> Result<Area<'_>> {
         let start = match self {
-            Self::Soft(space, _) => space.map(anonymous(Place::Anywhere, len))?,
-            Self::Host(space, _) => space.map(anonymous(Place::Anywhere, len))?,
+            Self::Soft(space, _, group) => {
+                space.map(MapRequest { group: Some(*group), ..anonymous(Place::Anywhere, len) })?
+            }
+            Self::Host(space, _, group) => {
+                space.map(MapRequest { group: Some(*group), ..anonymous(Place::Anywhere, len) })?
+            }
             Self::Apart(_) => bail!("another process maps its memory itself"),
             Self::Kernel(kernel) => {
                 let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE);
@@ -203,8 +249,8 @@ impl Area<'_> {
         assert!(closed.len().is_multiple_of(PAGE_BYTES as usize), "a guard is whole pages");
         let start = self.start + closed.start;
         match self.ground {
-            Ground::Soft(space, _) => space.protect(start, closed.len(), Prot::empty())?,
-            Ground::Host(space, _) => space.protect(start, closed.len(), Prot::empty())?,
+            Ground::Soft(space, ..) => space.protect(start, closed.len(), Prot::empty())?,
+            Ground::Host(space, ..) => space.protect(start, closed.len(), Prot::empty())?,
             // SAFETY: the range is the area's own, and not in `open`, so nobody reaches it any more.
             Ground::Kernel(_) | Ground::Apart(_) => unsafe {
                 rustix::mm::mprotect(start as *mut _, closed.len(), MprotectFlags::empty())?;
@@ -263,8 +309,8 @@ impl Area<'_> {
     pub fn forget(&self) -> Result<()> {
         let (start, len) = (self.start + self.open.start, self.open.len());
         match self.ground {
-            Ground::Soft(space, _) => space.advise(start, len, Advice::DontNeed)?,
-            Ground::Host(space, _) => space.advise(start, len, Advice::DontNeed)?,
+            Ground::Soft(space, ..) => space.advise(start, len, Advice::DontNeed)?,
+            Ground::Host(space, ..) => space.advise(start, len, Advice::DontNeed)?,
             // SAFETY: the range is the area's own, its words are plain numbers, and any value of them is
             // valid.
             Ground::Kernel(_) | Ground::Apart(_) => unsafe {
@@ -281,8 +327,8 @@ impl Area<'_> {
     pub fn page_out(&self) -> Result<()> {
         let (start, len) = (self.start + self.open.start, self.open.len());
         match self.ground {
-            Ground::Soft(space, _) => space.advise(start, len, Advice::PageOut)?,
-            Ground::Host(space, _) => space.advise(start, len, Advice::PageOut)?,
+            Ground::Soft(space, ..) => space.advise(start, len, Advice::PageOut)?,
+            Ground::Host(space, ..) => space.advise(start, len, Advice::PageOut)?,
             // SAFETY: the range is the area's own; the advice changes no byte of it.
             Ground::Kernel(_) | Ground::Apart(_) => unsafe {
                 rustix::mm::madvise(start as *mut _, len, rustix::mm::Advice::LinuxPageOut)?;
@@ -304,8 +350,8 @@ impl Area<'_> {
     #[inline]
     fn release(&self) -> Result<()> {
         match self.ground {
-            Ground::Soft(space, _) => space.unmap(self.start, self.len)?,
-            Ground::Host(space, _) => space.unmap(self.start, self.len)?,
+            Ground::Soft(space, ..) => space.unmap(self.start, self.len)?,
+            Ground::Host(space, ..) => space.unmap(self.start, self.len)?,
             // SAFETY: the range is the area's own, and only `unmap` and the drop call this, once.
             Ground::Kernel(_) | Ground::Apart(_) => unsafe {
                 rustix::mm::munmap(self.start as *mut _, self.len)?

@@ -1,7 +1,7 @@
 //! The command lines of what is measured in the lab's own process.
 
 use anyhow::{Result, ensure};
-use clap::{Args, Subcommand};
+use clap::{Arg, Args, Subcommand};
 use elbowroom::Ablation;
 use serde::Serialize;
 
@@ -59,7 +59,17 @@ const HEAP_EXAMPLES: &str = "Examples:
 
 const USEMEM_EXAMPLES: &str = "Examples:
   elbowroom lab run usemem
-  elbowroom lab run usemem --threads 16 --size 32M --memory 64M --content noise --json usemem.json";
+  elbowroom lab run usemem --threads 16 --size 32M --memory 64M --content noise --json usemem.json
+  elbowroom lab run usemem --groups                waits for the LRU lock by call site, in a group in a group
+  elbowroom lab run usemem --groups --short        the same with little of everything, to try it";
+
+/// Those that are compared in a group in a group: before and after.
+const GROUP_ENGINES: &str = "kernel,soft-scan_cost,soft";
+
+/// Other defaults with `--groups`, and with `--short` as well.
+fn in_groups(whole: &'static str, short: &'static str) -> impl FnOnce(Arg) -> Arg {
+    move |arg| arg.default_value_ifs([("short", "true", Some(short)), ("groups", "true", Some(whole))])
+}
 
 const CORE_EXAMPLES: &str = "Examples:
   elbowroom lab run core --json core.json
@@ -174,9 +184,14 @@ pub enum LibraryBench {
     #[command(
         after_help = USEMEM_EXAMPLES,
         mut_arg("threads", threads("4", "How many workers, each with memory of its own")),
+        mut_arg("threads", in_groups("16", "4")),
         mut_arg("seconds", seconds("10", "How long a run takes, in seconds, without filling the memory")),
-        mut_arg("memory", default("128M")),
+        mut_arg("seconds", in_groups("30", "2")),
+        mut_arg("runs", in_groups("3", "1")),
+        mut_arg("size", in_groups("256M", "32M")),
+        mut_arg("memory", |arg| in_groups("512M", "64M")(default("128M")(arg))),
         mut_arg("engines", default("kernel,soft,host")),
+        mut_arg("engines", in_groups(GROUP_ENGINES, GROUP_ENGINES)),
     )]
     Usemem(UsememArgs),
     /// Threads insert received pages while another changes the rights of other mappings

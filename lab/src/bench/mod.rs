@@ -28,6 +28,7 @@ mod core;
 mod fork_exec;
 mod heap;
 mod in_memory;
+mod lru_rows;
 mod lz4;
 mod map_unmap;
 mod paging;

@@ -3,6 +3,7 @@
 
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
+use elbowroom::KindStats;
 use serde::Serialize;
 
 use super::area::{Area, Ground, Hand};
@@ -71,11 +72,11 @@ pub struct Counts {
     pub swapped_in: u64,
     /// Pages that went out.
     pub swapped_out: u64,
-    /// What only the kernel counts of anonymous memory.
+    /// What reclaim has done with anonymous memory.
     pub reclaim: Option<Reclaim>,
 }
 
-/// What the kernel's reclaim has done.
+/// What reclaim has done.
 pub struct Reclaim {
     /// Pages that came in soon after they had gone out.
     pub refaults: u64,
@@ -92,7 +93,11 @@ impl Counts {
     /// If the kernel does not say one of them.
     pub fn read(ground: &Ground) -> Result<Self> {
         if let Some(stats) = ground.stats() {
-            return Ok(Self { swapped_in: stats.pswpin, swapped_out: stats.pswpout, reclaim: None });
+            let reclaim = ground.group().map(|group| {
+                let KindStats { refaults, scanned, stolen } = group.anonymous;
+                Reclaim { refaults, scanned, stolen }
+            });
+            return Ok(Self { swapped_in: stats.pswpin, swapped_out: stats.pswpout, reclaim });
         }
         let vmstat = std::fs::read_to_string("/proc/vmstat").context("cannot read /proc/vmstat")?;
         let group = stats_of_own().unwrap_or_default();

@@ -80,7 +80,7 @@ pub fn measure(args: &ReceiveArgs, stage: &mut Stage) -> Result<(String, Value)>
     for engine in &args.turns.engines {
         let ground =
             Ground::new(*engine, args.turns.memory).with_context(|| format!("cannot run {engine}"))?;
-        if let Ground::Soft(space, _) = &ground {
+        if let Ground::Soft(space, ..) = &ground {
             map_all(space, args.turns.threads - 1)?;
         }
         grounds.push((*engine, ground));
@@ -140,7 +140,7 @@ struct Phase {
 }
 
 fn run_one(ground: &Ground, args: &ReceiveArgs, interrupt: &Interrupt) -> Result<Record> {
-    let Ground::Soft(space, manager) = ground else { bail!("pages are inserted into soft spaces only") };
+    let Ground::Soft(space, manager, _) = ground else { bail!("pages are inserted into soft spaces only") };
     let time = Duration::from_secs_f64(args.turns.repeat.seconds);
     let finding = phase(space, args, 0, time, interrupt)?;
     let (stats, layout) = (manager.stats(), ground.layout_lock().context("a space has a layout lock")?);

@@ -17,6 +17,15 @@ pub struct Terms {
     pub limited: bool,
     /// How large pages are.
     pub pages: Pages,
+    /// A manager's memory is that of a group in a group; `None`: of the manager as a whole.
+    pub leaf: Option<Leaf>,
+}
+
+/// A group in a group, whose limit is the memory that all engines have.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaf {
+    /// The manager's memory beside it: for what went out of the group, compressed.
+    pub beside: Size,
 }
 
 /// Where anonymous memory may be put.
@@ -50,7 +59,7 @@ impl Swapping {
 impl Terms {
     /// A budget for managers, and nothing else.
     pub fn of(memory: Size) -> Self {
-        Self { memory, swap: None, limited: false, pages: Pages::Single }
+        Self { memory, swap: None, limited: false, pages: Pages::Single, leaf: None }
     }
 
     /// What the kernel is told about the pages of each mapping.

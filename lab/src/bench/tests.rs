@@ -281,6 +281,37 @@ fn usemem_pages_what_does_not_fit_and_finds_it_as_it_was() {
     }
 }
 
+/// The figures of the rows add up to those of the lock, so no acquisition is without a row; and only without
+/// the improvement costs are noted under the lock.
+#[test]
+fn waits_in_a_group_in_a_group_are_told_by_call_site() {
+    let line = "usemem --groups --short --seconds SECONDS --size 16M --memory 32M \
+                --engines soft-scan_cost,soft";
+    let (table, json) = measured(line, 0.3, |json| {
+        json["medians"]["soft-scan_cost"]["lru_acquisitions_refault_cost_per_second"].as_f64() > Some(0.0)
+    });
+    let rows = ["shrink_cost", "refault_cost", "scan_start", "active_list", "drain", "other"];
+    for engine in ["soft-scan_cost", "soft"] {
+        let of = |key: &str| json["medians"][engine][key].as_f64().unwrap();
+        let taken: f64 = rows.iter().map(|row| of(&format!("lru_acquisitions_{row}_per_second"))).sum();
+        // Threads that reclaim go on between two looks.
+        assert!((taken / of("lru_acquisitions_per_second") - 1.0).abs() < 0.01, "{engine}: {json}");
+        let held: f64 = rows.iter().map(|row| of(&format!("lru_hold_{row}_ns"))).sum();
+        assert!((held / of("lru_hold_ns") - 1.0).abs() < 1e-6 && held > 0.0, "{engine}: {json}");
+        for row in &rows[..3] {
+            let taken = of(&format!("lru_acquisitions_{row}_per_second"));
+            assert_eq!(taken > 0.0, engine == "soft-scan_cost", "{engine} {row}: {taken}");
+        }
+        assert!(of("scanned_per_second") > 0.0 && of("refaults_per_second") > 0.0, "{engine}: {json}");
+    }
+    assert!(table.contains("cost recorded at a refault") && table.contains("per touch"), "{table}");
+    let LibraryBench::Usemem(whole) = parse("usemem --groups").unwrap() else { panic!("it is usemem") };
+    assert_eq!((whole.turns.threads, whole.size.bytes() >> 20, whole.turns.engines.len()), (16, 256, 3));
+    assert_eq!((whole.turns.memory.bytes() >> 20, whole.turns.repeat.seconds), (512, 30.0));
+    let LibraryBench::Usemem(other) = parse("usemem --threads 2").unwrap() else { panic!("it is usemem") };
+    assert_eq!((other.size.bytes() >> 20, other.turns.memory.bytes() >> 20), (64, 128));
+}
+
 #[test]
 fn blocks_of_the_heap_keep_what_they_have() {
     let line = "heap --threads 2 --size 16M --seconds SECONDS --runs 1 --engines plain";
@@ -358,6 +389,7 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "usemem --size 1T --threads 2",
         "usemem --memory 1M",
         "usemem --content much",
+        "usemem --short",
         "usemem --engines kernel-huge",
         "usemem --engines soft-huge_folios",
         "swap-in --engines plain",

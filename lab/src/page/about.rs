@@ -105,7 +105,7 @@ const ALL: &[About] = &[
     About {
         name: "usemem",
         what: "Workers with more anonymous memory than the budget touch it at random.",
-        before: "",
+        before: "Without scan_cost what it costs to reclaim is noted under the lock of the LRU lists.",
     },
     About {
         name: "map-unmap",

@@ -86,8 +86,12 @@ struct Labels<'a>(&'a LockRow);
 
 impl Display for Labels<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let LockRow { lock, mode, caller, .. } = self.0;
-        write!(f, "lock=\"{}\",mode=\"{}\",caller=\"", lock.name(), mode.name())?;
+        let LockRow { lock, mode, lru_use, caller, .. } = self.0;
+        write!(f, "lock=\"{}\",mode=\"{}\",", lock.name(), mode.name())?;
+        if let Some(lru_use) = lru_use {
+            write!(f, "use=\"{}\",", lru_use.name())?;
+        }
+        f.write_str("caller=\"")?;
         if let Some(caller) = caller {
             write_escaped(f, caller.file())?;
             // The column, since two locks may be taken in one line, and each series must have its own name.

@@ -1,10 +1,14 @@
 //! Snapshots of [`LockStats`](crate::LockStats): rows by call site, differences, and sums by lock and mode.
 
-use super::{Awaited, Counts, DECADES_NS, Entry, Mode, Place, REST};
+use super::{Awaited, Counts, DECADES_NS, Entry, LruUse, Mode, Place, REST};
+use crate::LockClass;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 use std::panic::Location;
 use std::sync::atomic::{AtomicU64, Ordering};
+
+/// What rows are told apart by.
+type Key = ((Awaited, Mode, Option<LruUse>), Option<&'static Location<'static>>);
 
 /// One lock and mode, at one call site or at several.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,6 +17,9 @@ pub struct LockRow {
     pub lock: Awaited,
     /// In which mode.
     pub mode: Mode,
+    /// What it was taken for: only of the lock of the LRU lists, and not in the rows of
+    /// [`LockSnapshot::by_lock`].
+    pub lru_use: Option<LruUse>,
     /// The call site. `None`: in the rows of [`LockSnapshot::by_lock`], all call sites together; in other
     /// rows, the call sites for which the table had no room, and acquisitions that were not counted in
     /// detail.
@@ -37,10 +44,14 @@ pub struct LockRow {
 }
 
 impl LockRow {
-    fn new(lock: Awaited, mode: Mode, caller: Option<&'static Location<'static>>) -> Self {
+    fn new(
+        (lock, mode, lru_use): (Awaited, Mode, Option<LruUse>),
+        caller: Option<&'static Location<'static>>,
+    ) -> Self {
         Self {
             lock,
             mode,
+            lru_use,
             caller,
             acquisitions: 0,
             decades: [0; _],
@@ -85,7 +96,7 @@ impl LockRow {
         self.max_hold_ns = self.max_hold_ns.max(other.max_hold_ns);
     }
 
-    /// Subtracts `before`, an earlier row of the same lock, mode and caller.
+    /// Subtracts `before`, an earlier row with the same key.
     fn subtract(&mut self, before: &Self) {
         self.acquisitions = self.acquisitions.wrapping_sub(before.acquisitions);
         for (n, earlier) in self.decades.iter_mut().zip(before.decades) {
@@ -106,8 +117,8 @@ impl LockRow {
         }
     }
 
-    fn key(&self) -> (Awaited, Mode, Option<&'static Location<'static>>) {
-        (self.lock, self.mode, self.caller)
+    fn key(&self) -> Key {
+        ((self.lock, self.mode, self.lru_use), self.caller)
     }
 }
 
@@ -125,7 +136,14 @@ impl LockSnapshot {
 
     /// The rows of all call sites of a lock and mode put together, most total wait first.
     pub fn by_lock(&self) -> Vec<LockRow> {
-        sums(self.rows.iter().map(|row| LockRow { caller: None, ..row.clone() }))
+        sums(self.rows.iter().map(|row| LockRow { lru_use: None, caller: None, ..row.clone() }))
+    }
+
+    /// The rows of the lock of the LRU lists, all call sites put together, by what it was taken for. Most
+    /// total wait first.
+    pub fn by_lru_use(&self) -> Vec<LockRow> {
+        let lru = self.rows.iter().filter(|row| row.lock == Awaited::Lock(LockClass::Lru));
+        sums(lru.map(|row| LockRow { caller: None, ..row.clone() }))
     }
 
     /// The difference to `before`, an earlier snapshot of the same statistics. Sums and counts are as exact
@@ -156,7 +174,8 @@ impl LockSnapshot {
 fn sums(all: impl Iterator<Item = LockRow>) -> Vec<LockRow> {
     let mut sums: BTreeMap<_, LockRow> = BTreeMap::new();
     for row in all.filter(|row| !row.is_empty()) {
-        sums.entry(row.key()).or_insert_with(|| LockRow::new(row.lock, row.mode, row.caller)).add(&row);
+        let (what, caller) = row.key();
+        sums.entry((what, caller)).or_insert_with(|| LockRow::new(what, caller)).add(&row);
     }
     let mut rows: Vec<_> = sums.into_values().collect();
     sort(&mut rows);
@@ -169,10 +188,13 @@ fn sort(rows: &mut [LockRow]) {
 
 /// Reads all rows.
 pub(super) fn take(counts: &Counts) -> LockSnapshot {
-    let rest = Awaited::all().flat_map(|what| Mode::ALL.map(|mode| LockRow::new(what, mode, None)));
+    let rest = Awaited::all().flat_map(|what| Mode::ALL.map(|mode| (what, mode, None)));
+    let lru = Awaited::Lock(LockClass::Lru);
+    let uses = LruUse::ALL.into_iter().map(|lru_use| (lru, Mode::Write, Some(lru_use)));
+    let rest = rest.chain(uses).map(|what| LockRow::new(what, None));
     let sites = counts.entries[REST..].iter().map(|entry| {
-        let &Place { what, mode, caller } = entry.place.get()?;
-        Some(LockRow::new(what, mode, Some(caller)))
+        let &Place { what, mode, lru_use, caller } = entry.place.get()?;
+        Some(LockRow::new((what, mode, lru_use), Some(caller)))
     });
     let rows = rest.map(Some).chain(sites).enumerate().filter_map(|(site, row)| {
         let mut row = row?;

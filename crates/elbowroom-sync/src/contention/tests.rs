@@ -33,8 +33,12 @@ fn numbers_and_names_are_those_of_one_thing_each() {
     let names: std::collections::BTreeSet<_> = all.iter().map(|what| what.name()).collect();
     assert_eq!(names.len(), Awaited::COUNT);
     let rest: std::collections::BTreeSet<_> =
-        all.iter().flat_map(|&what| Mode::ALL.map(|mode| rest_of(what, mode))).collect();
-    assert_eq!(rest, (0..REST).collect());
+        all.iter().flat_map(|&what| Mode::ALL.map(|mode| rest_of(what, mode, None))).collect();
+    assert_eq!(rest, (0..LOCKS).collect());
+    let lru = |lru_use| rest_of(Awaited::Lock(LockClass::Lru), Mode::Write, Some(lru_use));
+    assert!(LruUse::ALL.into_iter().map(lru).eq(LOCKS..REST));
+    let names: std::collections::BTreeSet<_> = LruUse::ALL.map(LruUse::name).into();
+    assert_eq!(names.len(), LruUse::ALL.len());
     const { assert!(REST < 64 && REST + SITES < 1 << (64 - HOLD_BITS)) };
 }
 
@@ -80,6 +84,31 @@ fn acquisitions_are_counted_by_mode_and_call_site() {
     assert_eq!((sum(CACHE), sum(LAYOUT)), (wanted[0] + wanted[1], wanted[2] + wanted[3]));
     assert_eq!(stats.class(LockClass::Layout).acquisitions, wanted[2] + wanted[3]);
     assert_eq!(all.without_caller(), 0);
+}
+
+/// One line takes the lock for all uses, with call sites counted and not.
+#[test]
+fn uses_of_the_lru_lock_are_told_apart_at_one_call_site() {
+    for in_detail in [false, true] {
+        let stats = LockStats::new();
+        if in_detail {
+            stats.count_in_detail();
+        }
+        let lists = stats.lru_mutex(());
+        for (times, lru_use) in (1..).zip(LruUse::ALL) {
+            (0..times).for_each(|_| drop(lists.lock(lru_use)));
+        }
+        let all = stats.snapshot();
+        let taken =
+            |lru_use| all.by_lru_use().iter().find(|row| row.lru_use == Some(lru_use)).unwrap().clone();
+        for (times, lru_use) in (1..).zip(LruUse::ALL) {
+            let row = taken(lru_use);
+            assert_eq!((row.acquisitions, row.holds), (times, if in_detail { times } else { 0 }), "{row:?}");
+        }
+        let [row] = &all.by_lock()[..] else { panic!("{all:?}") };
+        assert_eq!((row.acquisitions, row.lru_use), (55, None));
+        assert_eq!(stats.class(LockClass::Lru).acquisitions, 55);
+    }
 }
 
 /// The decade from 10 to 100 ms.
@@ -324,7 +353,7 @@ const CALLERS: [fn(&LockStats, Awaited, Mode); 16] = [
 
 #[test]
 fn a_full_table_counts_the_rest_by_lock_and_mode() {
-    const { assert!(CALLERS.len() * REST > SITES) };
+    const { assert!(CALLERS.len() * LOCKS > SITES) };
     let stats = LockStats::new();
     stats.count_in_detail();
     thread::scope(|scope| {
@@ -344,14 +373,14 @@ fn a_full_table_counts_the_rest_by_lock_and_mode() {
     let all = stats.snapshot();
     let with_room = all.rows().iter().filter(|row| row.caller.is_some());
     let with_room: u64 = with_room.map(|row| row.acquisitions).sum();
-    assert!(all.without_caller() > 0 && all.without_caller() + with_room == 4 * 12 * REST as u64, "{all:?}");
+    assert!(all.without_caller() > 0 && all.without_caller() + with_room == 4 * 12 * LOCKS as u64, "{all:?}");
     let sums = all.by_lock();
-    assert_eq!(sums.len(), REST);
+    assert_eq!(sums.len(), LOCKS);
     for row in sums {
         assert_eq!((row.acquisitions, row.contended()), (4 * 12, 4 * 4), "{row:?}");
     }
     let (places, rest): (Vec<_>, Vec<_>) = all.rows().iter().partition(|row| row.caller.is_some());
-    assert!(places.len() <= SITES && rest.len() <= REST);
+    assert!(places.len() <= SITES && rest.len() <= LOCKS);
     // Holds are not measured there: a full table has nobody to count them for.
     assert!(all.rows().iter().all(|row| row.holds == 0));
 }

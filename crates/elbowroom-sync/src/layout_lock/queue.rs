@@ -105,7 +105,7 @@ impl<T> LayoutLock<T> {
             Mode::Read => self.join_readers(),
             Mode::Write => self.steal(),
         };
-        let wait = self.stats.begin_wait_at(Awaited::Lock(LockClass::Layout), mode, caller);
+        let wait = self.stats.begin_wait_at(Awaited::Lock(LockClass::Layout), mode, None, caller);
         if !enter() && !look_around(LOOKS, 0, enter) {
             self.enter_by_the_queue(mode);
         }

@@ -13,7 +13,7 @@ use super::list::Lists;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, LockStats, LruMutex, LruUse};
 
 /// In tests of the tests: a dead folio stays in its list.
 const MUTANT_LEAVE_LISTED: Mutant = Mutant::new("leave_listed");
@@ -75,7 +75,7 @@ type Folios = Lists<Arc<Folio>, { List::COUNT }>;
 
 /// The lists of the folios of one group and kind.
 pub(crate) struct Lruvec {
-    lists: Mutex<Folios>,
+    lists: LruMutex<Folios>,
     /// What the folios of the inactive and the standby list count as, for reclaim, which reads it without
     /// the lock.
     idle_pages: AtomicUsize,
@@ -88,7 +88,7 @@ pub(crate) struct Lruvec {
 impl Lruvec {
     pub(crate) fn new(locks: &LockStats) -> Self {
         Self {
-            lists: locks.mutex(LockClass::Lru, Lists::default()),
+            lists: locks.lru_mutex(Lists::default()),
             idle_pages: AtomicUsize::new(0),
             active_pages: AtomicUsize::new(0),
             evicted_pages: AtomicU64::new(0),
@@ -96,8 +96,8 @@ impl Lruvec {
     }
 
     #[track_caller]
-    fn change<R>(&self, change: impl FnOnce(&mut Folios) -> R) -> R {
-        let mut lists = self.lists.lock();
+    fn change<R>(&self, lru_use: LruUse, change: impl FnOnce(&mut Folios) -> R) -> R {
+        let mut lists = self.lists.lock(lru_use);
         let result = change(&mut lists);
         let Sizes { inactive, standby, active } = sizes(&lists);
         self.idle_pages.store(inactive + standby, Ordering::Relaxed);
@@ -113,21 +113,21 @@ impl Lruvec {
     #[cfg(test)]
     pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
         let pages = folio.pages() as u32;
-        self.add_as(folio, list, pages);
+        self.add_as(folio, list, pages, LruUse::Add);
     }
 
     /// Lists a folio that is in no list, unless it is dead. The folio counts as so many pages: as a sample,
     /// it stands for others, too.
     #[track_caller]
-    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
-        self.change(|lists| push(lists, folio, list, pages));
+    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32, lru_use: LruUse) {
+        self.change(lru_use, |lists| push(lists, folio, list, pages));
     }
 
     /// Takes a dead folio out of its list, if it is in one.
     #[track_caller]
     pub(crate) fn remove(&self, folio: &Folio) {
         debug_assert!(folio.state.test(Flag::Dead), "it could be listed again at once");
-        self.change(|lists| {
+        self.change(LruUse::Remove, |lists| {
             if is_listed(lists, folio) && !MUTANT_LEAVE_LISTED.planted() {
                 lists.remove(folio.listed.load(Ordering::Relaxed));
             }
@@ -144,7 +144,7 @@ impl Lruvec {
         batch: Batch,
         next: impl FnOnce(Sizes, usize) -> Next,
     ) -> Option<Taken> {
-        self.change(|lists| {
+        self.change(LruUse::Isolate, |lists| {
             let rotated = balance(lists, active_share);
             if next(sizes(lists), rotated) == Next::Evict {
                 return lists.pop(List::Standby as usize).map(|standby| Taken::Standby(standby.0));
@@ -165,7 +165,7 @@ impl Lruvec {
     /// or not; `false`: the list is empty.
     #[track_caller]
     pub(crate) fn deactivate(&self, pages: usize) -> bool {
-        self.change(|lists| {
+        self.change(LruUse::Deactivate, |lists| {
             let mut moved = 0;
             while moved < pages {
                 let Some((folio, its_pages)) = lists.pop(List::Active as usize) else { break };
@@ -179,8 +179,8 @@ impl Lruvec {
 
     /// Runs `f` with the lock of the lists.
     #[track_caller]
-    pub(crate) fn locked<R>(&self, f: impl FnOnce() -> R) -> R {
-        let _lists = self.lists.lock();
+    pub(crate) fn locked<R>(&self, lru_use: LruUse, f: impl FnOnce() -> R) -> R {
+        let _lists = self.lists.lock(lru_use);
         f()
     }
 
@@ -214,14 +214,14 @@ impl Lruvec {
     /// How many folios are in the lists.
     #[cfg(test)]
     pub(crate) fn len(&self) -> usize {
-        let lists = self.lists.lock();
+        let lists = self.lists.lock(LruUse::End);
         (0..List::COUNT).map(|list| lists.len(list)).sum()
     }
 
     /// Takes all folios out of all lists.
     pub(crate) fn take_all(&self) -> Vec<Arc<Folio>> {
         let all = [List::Inactive, List::Standby, List::Active];
-        self.change(|lists| {
+        self.change(LruUse::End, |lists| {
             let mut taken = Vec::new();
             for list in all {
                 taken.extend(std::iter::from_fn(|| lists.pop(list as usize)).map(|entry| entry.0));
@@ -355,7 +355,7 @@ mod tests {
         assert_eq!(take(ALL, Next::Age), (vec![], sizes(0, 0, 2)));
         assert!(lru.deactivate(1));
         assert_eq!((lru.active_pages(), take(ALL, Next::Age).0), (1, vec![23]));
-        lru.add_as(folio(30), List::Standby, 16);
+        lru.add_as(folio(30), List::Standby, 16, LruUse::Add);
         assert_eq!(lru.idle_pages(), 16);
         assert_eq!((lru.take_all().len(), lru.len(), lru.deactivate(1)), (2, 0, false));
     }

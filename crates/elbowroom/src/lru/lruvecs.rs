@@ -9,7 +9,7 @@ use crate::config::MAX_GROUPS;
 use crate::group::{GroupId, Kind};
 use crate::page::Folio;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::{Arc, LockStats, OnceLock};
+use elbowroom_sync::{Arc, LockStats, LruUse, OnceLock};
 
 /// The kind of a folio.
 fn kind_of(folio: &Folio) -> Kind {
@@ -49,14 +49,21 @@ impl Lruvecs {
     #[track_caller]
     pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
         let pages = folio.pages() as u32;
-        self.add_as(folio, list, pages);
+        self.of(&folio).add_as(folio, list, pages, LruUse::Add);
     }
 
-    /// [`Lruvecs::add`] for a folio that counts as so many pages: as a sample, it stands for other folios,
-    /// too.
+    /// [`Lruvecs::add`] for a folio that reclaim has taken and looked at.
     #[track_caller]
-    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
-        self.of(&folio).add_as(folio, list, pages);
+    pub(crate) fn put_back(&self, folio: Arc<Folio>, list: List) {
+        let pages = folio.pages() as u32;
+        self.put_back_as(folio, list, pages);
+    }
+
+    /// [`Lruvecs::put_back`] for a folio that counts as so many pages: as a sample, it stands for other
+    /// folios, too.
+    #[track_caller]
+    pub(crate) fn put_back_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
+        self.of(&folio).add_as(folio, list, pages, LruUse::PutBack);
     }
 
     /// Takes a dead folio out of its list, if it is in one.

@@ -130,7 +130,7 @@ impl<P: Platform> Reclaim<P> {
         let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
         for mut folio in self.split_into(&mm, first, 0, thin) {
             if folio.body_mut().extent().is_home() {
-                self.lists.add(folio.into_folio(), List::Standby);
+                self.lists.put_back(folio.into_folio(), List::Standby);
             } else {
                 self.list_own(folio.into_folio());
             }

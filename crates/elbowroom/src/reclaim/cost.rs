@@ -13,7 +13,7 @@ use crate::group::{GroupEvent, GroupId, Kind};
 use crate::page::Folio;
 use crate::platform::Platform;
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{LockClass, LockStats, Mutant, Mutex, OnceLock};
+use elbowroom_sync::{LockClass, LockStats, LruUse, Mutant, Mutex, OnceLock};
 
 /// In tests of the tests: each event adds its cost under the lock of the lists.
 const MUTANT_COST_UNDER_LOCK: Mutant = Mutant::new("cost_under_lock");
@@ -82,6 +82,15 @@ impl Cost {
         }
     }
 
+    /// What the lock of the lists is taken for to note it, if it is.
+    fn lru_use(self) -> LruUse {
+        match self {
+            Self::Pageout => LruUse::ShrinkCost,
+            Self::Restore => LruUse::RefaultCost,
+            Self::Rotation => LruUse::RotationCost,
+        }
+    }
+
     fn of(self, pages: u64) -> Counted {
         match self {
             Self::Pageout => Counted { pageouts: pages, ..Counted::default() },
@@ -115,7 +124,7 @@ pub(super) fn note<P: Platform>(
             let lists = Kind::ALL.map(|kind| reclaim.lists.at(above, kind));
             let pages = lists.map(|lruvec| lruvec.listed_pages() as u64).into_iter().sum();
             let note = || reclaim.costs.with(above, |held| held.costs.note(new, pages));
-            lists[kind as usize].locked(note);
+            lists[kind as usize].locked(cost.lru_use(), note);
         }
     }
 }
@@ -124,7 +133,7 @@ pub(super) fn note<P: Platform>(
 pub(super) fn look<P: Platform>(reclaim: &Reclaim<P>, target: GroupId, within: &[GroupId]) -> Costs {
     if !reclaim.config.ablation.scan_cost {
         let copy = || reclaim.costs.with(target, |held| held.costs);
-        return reclaim.lists.at(target, Kind::File).locked(copy);
+        return reclaim.lists.at(target, Kind::File).locked(LruUse::ScanStart, copy);
     }
     // For many groups, adding up the counters takes longer than freeing some pages.
     let last = reclaim
@@ -182,6 +191,13 @@ mod tests {
             }
             let after = taken(&manager);
             assert_eq!([after[0] - before[0], after[1] - before[1]], [locks; 2], "{off}");
+            let uses = manager.locks().snapshot().by_lru_use();
+            let of = |cost: Cost| {
+                let row = uses.iter().find(|row| row.lru_use == Some(cost.lru_use()));
+                row.map_or(0, |row| row.acquisitions)
+            };
+            let of_costs = [Cost::Pageout, Cost::Restore, Cost::Rotation].map(of);
+            assert_eq!(of_costs, if locks == 0 { [0; 3] } else { [66, 63, 63] }, "{off}");
             // The lists are empty, so the costs decay to 0 at once: the counters are compared instead.
             let within = [above, group];
             assert_eq!(look(core, above, &within), look(core, GroupId::ROOT, &within));

@@ -229,7 +229,7 @@ impl<P: Platform> Reclaim<P> {
         };
         // It was looked at, and stays.
         cost::note_folio(self, &folio, Cost::Rotation, folio.pages());
-        self.lists.add(folio, list);
+        self.lists.put_back(folio, list);
     }
 
     /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly
@@ -325,7 +325,7 @@ impl<P: Platform> Reclaim<P> {
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
-            self.lists.add_as(folio, List::Standby, counts_as);
+            self.lists.put_back_as(folio, List::Standby, counts_as);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);
         }
@@ -377,7 +377,7 @@ impl<P: Platform> Reclaim<P> {
             }
             Out::ToFile(folio) => {
                 cost::note(self, payer, Cost::Pageout, folio.pages());
-                self.lists.add(folio.clone(), List::Inactive);
+                self.lists.put_back(folio.clone(), List::Inactive);
                 to_file.push(folio);
                 0
             }

@@ -92,6 +92,7 @@ mod tests {
         LockFigures {
             lock,
             mode,
+            lru_use: None,
             caller: caller.map(str::to_owned),
             acquisitions: 1234,
             contended,
