@@ -5,7 +5,7 @@
 //! their destructors, share some rows, in which they add atomically.
 
 use crate::OnceLock;
-use crate::thread::{OWN_SLOTS, SHARED_ROWS as SHARED, slot};
+use crate::thread::{OWN_SLOTS, SHARED_ROWS as SHARED, rows_reached, slot};
 // std's atomics, not the facade's: statistics order nothing, so a model need not branch on them.
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -67,7 +67,8 @@ impl<const N: usize> Counters<N> {
     /// # Panics
     /// If `which` is not below `N`.
     pub fn get(&self, which: usize) -> u64 {
-        self.rows.iter().fold(0, |sum, row| sum.wrapping_add(row.0[which].load(Ordering::Relaxed)))
+        let rows = rows_reached().map(|row| &self.rows[row]);
+        rows.fold(0, |sum, row| sum.wrapping_add(row.0[which].load(Ordering::Relaxed)))
     }
 }
 
@@ -114,8 +115,17 @@ impl<const N: usize> SparseCounters<N> {
     /// # Panics
     /// If `which` is not below `N`.
     pub fn get(&self, which: usize) -> u64 {
-        let rows = self.rows.iter().filter_map(OnceLock::get);
+        let rows = rows_reached().filter_map(|row| self.rows[row].get());
         rows.fold(0, |sum, row| sum.wrapping_add(row.0[which].load(Ordering::Relaxed)))
+    }
+
+    /// Adds the sums of all counters to `sums`: each row is looked at once. Not a snapshot.
+    pub fn add_to(&self, sums: &mut [u64; N]) {
+        for row in rows_reached().filter_map(|row| self.rows[row].get()) {
+            for (sum, counter) in sums.iter_mut().zip(&row.0) {
+                *sum = sum.wrapping_add(counter.load(Ordering::Relaxed));
+            }
+        }
     }
 }
 
@@ -155,5 +165,8 @@ mod tests {
         }
         let added = 4 * (OWN_SLOTS + 3 * SHARED) as u64 * 1000;
         assert_eq!([0, 1, 2].map(|which| counters.get(which)), [0, added, 0]);
+        let mut sums = [7, 0, 0];
+        counters.add_to(&mut sums);
+        assert_eq!(sums, [7, added, 0]);
     }
 }

@@ -77,6 +77,9 @@ pub(crate) const SHARED_ROWS: usize = 8;
 /// Bitmap of the slots that are taken. std's atomic, not the facade's: only statistics use it.
 static TAKEN: AtomicU64 = AtomicU64::new(0);
 
+/// How many slots, from the lowest on, have ever been taken; shared ones count as all.
+static REACHED: AtomicUsize = AtomicUsize::new(0);
+
 std::thread_local! {
     /// The thread's slot; `usize::MAX`: it has none yet. This has no destructor, so it can be used until
     /// the thread has ended.
@@ -133,7 +136,15 @@ fn take_slot() -> usize {
             SLOT.set(taken.trailing_ones() as usize);
         }
     }
-    SLOT.get()
+    let slot = SLOT.get();
+    REACHED.fetch_max(if slot < OWN_SLOTS { slot + 1 } else { OWN_SLOTS }, Ordering::Relaxed);
+    slot
+}
+
+/// The rows that threads with slots of their own have ever used, and then the shared ones: of a table with
+/// [`OWN_SLOTS`] and [`SHARED_ROWS`] rows. A row that a thread takes meanwhile may be left out.
+pub(crate) fn rows_reached() -> impl Iterator<Item = usize> {
+    (0..REACHED.load(Ordering::Relaxed)).chain(OWN_SLOTS..OWN_SLOTS + SHARED_ROWS)
 }
 
 fn shared_slot() -> usize {

@@ -12,6 +12,7 @@ use crate::rules::group::{Program, Rules};
 use crate::rules::map::{Caller, MapArgs};
 use elbowroom::{Errno, GroupId, Limits, Manager, Origin};
 use elbowroom_options::{Group, GroupSpec, MemoryKind};
+use std::collections::HashMap;
 use std::os::fd::AsRawFd;
 use std::sync::OnceLock;
 
@@ -83,9 +84,9 @@ fn path(origin: &Origin) -> Option<String> {
 /// The figures of all groups that were made, in the order of the spec.
 pub fn figures(manager: &Manager) -> Vec<GroupFigures<'static>> {
     let Some(Placement { spec, made, .. }) = PLACEMENT.get() else { return Vec::new() };
+    let stats: HashMap<_, _> = manager.groups().all_stats().into_iter().collect();
     let figures = |(group, id): (&'static Group, &Option<GroupId>)| {
-        let stats = manager.groups().stats((*id)?).ok()?;
-        Some(GroupFigures::of(&group.name, &stats))
+        Some(GroupFigures::of(&group.name, stats.get(&(*id)?)?))
     };
     spec.groups.iter().zip(made).filter_map(figures).collect()
 }

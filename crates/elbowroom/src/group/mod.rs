@@ -44,7 +44,7 @@ const MUTANT_FREE_TO_ROOT: Mutant = Mutant::new("free_to_root");
 /// charged to the nearest group above it. Only when 1,024 groups were made and this one has no pages left,
 /// a new group may take its place in the table; what is allocated for the removed group then is charged to
 /// the root.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct GroupId {
     index: u16,
     /// How often the place in the table was used before.

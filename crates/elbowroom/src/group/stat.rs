@@ -56,9 +56,10 @@ pub enum GroupEvent {
 }
 
 impl GroupEvent {
-    const COUNT: usize = 8 + 6 * Kind::COUNT;
+    pub(super) const COUNT: usize = 8 + 6 * Kind::COUNT;
 
-    fn index(self) -> usize {
+    /// Its number, below [`GroupEvent::COUNT`].
+    pub(super) fn index(self) -> usize {
         match self {
             Self::Low => 0,
             Self::High => 1,
@@ -94,6 +95,11 @@ impl GroupCounters {
         self.0.get(event.index())
     }
 
+    /// Adds all counts to `sums`, which are by [`GroupEvent::index`].
+    pub(super) fn add_to(&self, sums: &mut [u64; GroupEvent::COUNT]) {
+        self.0.add_to(sums);
+    }
+
     /// Moves all counts to `heir`, since the place gets another group. No thread counts in `self`
     /// meanwhile.
     pub(super) fn hand_to(&self, heir: &Self) {
@@ -114,6 +120,15 @@ pub struct KindStats {
     pub scanned: u64,
     /// Pages that reclaim freed.
     pub stolen: u64,
+}
+
+impl KindStats {
+    fn add(&mut self, below: &Self) {
+        let Self { refaults, scanned, stolen } = below;
+        self.refaults = self.refaults.wrapping_add(*refaults);
+        self.scanned = self.scanned.wrapping_add(*scanned);
+        self.stolen = self.stolen.wrapping_add(*stolen);
+    }
 }
 
 /// What a group and all groups below it use and have counted so far, removed groups included.
@@ -177,5 +192,18 @@ impl GroupStats {
             anonymous: kind(Kind::Anonymous),
             file: kind(Kind::File),
         }
+    }
+
+    /// Adds what a group below has used and counted. The peak and the limits stay.
+    pub(super) fn add(&mut self, below: &Self) {
+        let Self { usage_bytes, low, high, high_waits, high_stuck, max, failed, pgfault, pgmajfault, .. } =
+            self;
+        let sums = [usage_bytes, low, high, high_waits, high_stuck, max, failed, pgfault, pgmajfault];
+        let Self { usage_bytes, low, high, high_waits, high_stuck, max, failed, pgfault, pgmajfault, .. } =
+            *below;
+        let more = [usage_bytes, low, high, high_waits, high_stuck, max, failed, pgfault, pgmajfault];
+        sums.into_iter().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
+        self.anonymous.add(&below.anonymous);
+        self.file.add(&below.file);
     }
 }

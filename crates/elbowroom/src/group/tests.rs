@@ -189,6 +189,75 @@ fn sums_are_right_whatever_threads_do() {
     assert!(groups.places().any(|(_, place)| place.state == State::Removed));
 }
 
+/// A random tree, with removed groups and places that have had other groups.
+#[test]
+fn the_statistics_of_all_groups_are_those_of_each() {
+    let (groups, mmu) = world();
+    let mut rng = fastrand::Rng::with_seed(4);
+    let (mut ids, mut had) = (vec![GroupId::ROOT], Vec::new());
+    for turn in 0..3000 {
+        let group = ids[rng.usize(..ids.len())];
+        match turn % 4 {
+            0 => ids.extend(groups.create(group, &max(rng.u64(100..200))).ok()),
+            1 => had.extend(groups.alloc(&mmu, group, 0).ok()),
+            2 => groups.count(group, GroupEvent::Stolen(Kind::ALL[rng.usize(..2)]), rng.u64(..9)),
+            _ if rng.bool() && groups.remove(group).is_ok() => ids.retain(|other| *other != group),
+            _ => groups.count(group, GroupEvent::FaultsMajor, 1),
+        }
+    }
+    let all = groups.all_stats();
+    assert!(all.len() == ids.len() && all.len() < groups.ids().count());
+    let depth = |id: &GroupId| groups.of(*id).place().depth;
+    assert!(all.iter().any(|(id, _)| depth(id) > 3));
+    for (id, stats) in &all {
+        assert_eq!(groups.stats(*id).as_ref(), Ok(stats), "{id}");
+    }
+    assert_eq!(all[0].1.usage_bytes, had.len() as u64 * PAGE);
+    had.into_iter().for_each(|frames| groups.free(&mmu, frames));
+}
+
+/// Prints what the statistics of 1,000 groups cost. The command is in docs/performance.md.
+#[test]
+fn measure_statistics_of_all_groups() {
+    const THREADS: usize = 16;
+    let (groups, mmu) = world();
+    let (mut ids, mut rng) = (vec![GroupId::ROOT], fastrand::Rng::with_seed(4));
+    while ids.len() < 1000 {
+        let parent = ids[rng.usize(..ids.len())];
+        ids.push(groups.create(parent, &Limits::default()).unwrap());
+    }
+    let barrier = std::sync::Barrier::new(THREADS);
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                // No thread ends before all have counted: each has rows of its own.
+                barrier.wait();
+                for id in &ids {
+                    groups.count(*id, GroupEvent::FaultsMinor, 1);
+                    groups.count(*id, GroupEvent::Scanned(Kind::File), 1);
+                    groups.free(&mmu, groups.alloc(&mmu, *id, 0).unwrap());
+                }
+                barrier.wait();
+            });
+        }
+    });
+    let timed = |mut f: Box<dyn FnMut() + '_>| {
+        let mut times: Vec<_> = (0..101)
+            .map(|_| {
+                let since = Instant::now();
+                f();
+                since.elapsed()
+            })
+            .collect();
+        times.sort_unstable();
+        [times[0], times[50], times[95]]
+    };
+    let at_once = timed(Box::new(|| assert_eq!(groups.all_stats()[0].1.pgfault, 16_000)));
+    let one = timed(Box::new(|| assert_eq!(groups.stats(GroupId::ROOT).unwrap().pgfault, 16_000)));
+    println!("1,000 groups, {THREADS} threads; fastest, median and 95th percentile of 101");
+    println!("all groups at once {at_once:?}; the root alone {one:?}");
+}
+
 #[test]
 fn what_is_charged_to_a_group_is_given_back_to_it() {
     let (groups, mmu) = with_another();

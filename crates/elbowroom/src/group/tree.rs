@@ -421,13 +421,59 @@ impl Groups {
         self.check(id)?;
         let within: Vec<_> = self.places().map(|(index, _)| index).collect();
         let within: Vec<_> = within.into_iter().filter(|index| self.is_within(*index, id.index())).collect();
-        let charged = within.iter().map(|index| self.at(*index).charged_pages());
-        let pages = charged.fold(0, u64::wrapping_add).min(i64::MAX as u64);
-        let events = |event: GroupEvent| {
-            within.iter().map(|index| self.at(*index).counters.get(event)).fold(0, u64::wrapping_add)
+        let mut sums = Sums::default();
+        within.iter().for_each(|index| sums.add_own(self.at(*index)));
+        Ok(sums.stats_of(self.of(id)))
+    }
+
+    /// What each group and those below it have used and counted, for all groups that were not removed: each
+    /// group is looked at once, and its sums are added to those of the group above it, the deepest groups
+    /// first. Linux: `cgroup_rstat_flush`.
+    ///
+    /// Locks: `groups`, for a moment.
+    pub fn all_stats(&self) -> Vec<(GroupId, GroupStats)> {
+        let places: Vec<_> = {
+            // A group is deeper than its parent as long as no place gets another group.
+            let _changes = self.changes.lock();
+            self.places().collect()
         };
-        let group = self.of(id);
-        let use_and_peak = [pages, group.usage.peak_pages()].map(|pages| pages << PAGE_SHIFT);
-        Ok(GroupStats::new(use_and_peak, group.limits.get(), events))
+        let (mut at, mut all) = ([0_u16; MAX_GROUPS], Vec::with_capacity(places.len()));
+        for (nth, (index, place)) in places.iter().enumerate() {
+            let (group, mut own) = (self.at(*index), Sums::default());
+            own.add_own(group);
+            at[*index] = nth as u16;
+            all.push((GroupId { index: *index as u16, life: place.life }, own.stats_of(group)));
+        }
+        let mut deepest_first: Vec<u16> = (1..places.len() as u16).collect();
+        let place = |nth: u16| &places[usize::from(nth)].1;
+        deepest_first.sort_unstable_by_key(|nth| std::cmp::Reverse(place(*nth).depth));
+        for nth in deepest_first {
+            let below = all[usize::from(nth)].1;
+            all[usize::from(at[place(nth).parent])].1.add(&below);
+        }
+        let mut states = places.iter().map(|(_, place)| place.state);
+        all.retain(|_| states.next() == Some(State::Live));
+        all
+    }
+}
+
+/// What groups have used and counted, added up.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    pages: u64,
+    events: [u64; GroupEvent::COUNT],
+}
+
+impl Sums {
+    /// Adds what a group alone has used and counted.
+    fn add_own(&mut self, group: &Group) {
+        self.pages = self.pages.wrapping_add(group.charged_pages());
+        group.counters.add_to(&mut self.events);
+    }
+
+    /// The statistics of a group that has these sums.
+    fn stats_of(&self, group: &Group) -> GroupStats {
+        let bytes = [self.pages, group.usage.peak_pages()].map(|pages| pages << PAGE_SHIFT);
+        GroupStats::new(bytes, group.limits.get(), |event| self.events[event.index()])
     }
 }

@@ -83,6 +83,14 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         self.core.groups.stats(group)
     }
 
+    /// The statistics of all groups, each with the groups below it: in one walk, where as many calls of
+    /// [`MemoryGroups::stats`] would look at a group once for each group above it.
+    ///
+    /// Locks: `groups`.
+    pub fn all_stats(&self) -> Vec<(GroupId, GroupStats)> {
+        self.core.groups.all_stats()
+    }
+
     /// Frees about so many bytes of a group's memory, even if the group itself is protected; the protection
     /// of groups below it holds. Returns how many bytes were freed, which may be more or less. Linux:
     /// `memory.reclaim`.
