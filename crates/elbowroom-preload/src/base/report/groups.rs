@@ -98,7 +98,8 @@ pub(super) fn lines(f: &mut fmt::Formatter<'_>, groups: &[GroupFigures<'_>]) -> 
                 f,
                 title,
                 format_args!(
-                    "{name}: peak {peak}, {usage} at the end; {freed} reclaimed, {faults} faults, {major} major"
+                    "{name}: peak {peak}, {usage} at the end; {freed} reclaimed, {faults} faults, \
+                     {major} major"
                 ),
             )?,
         }
@@ -159,9 +160,11 @@ mod tests {
         );
         assert_eq!(
             Shown(&groups).to_string(),
-            "  groups          cache: peak 4.0 MiB of 4.0 MiB, 3.0 MiB at the end; 1.0 MiB reclaimed, 7 faults, \
+            "  groups          cache: peak 4.0 MiB of 4.0 MiB, 3.0 MiB at the end; \
+             1.0 MiB reclaimed, 7 faults, \
              8 major\n\
-             \x20                 cache.index: peak 4.0 MiB, 3.0 MiB at the end; 1.0 MiB reclaimed, 7 faults, 8 major\n"
+             \x20                 cache.index: peak 4.0 MiB, 3.0 MiB at the end; \
+             1.0 MiB reclaimed, 7 faults, 8 major\n"
         );
         assert_eq!(serde_json::to_string(&Shown(&[])).unwrap(), "{}");
     }
