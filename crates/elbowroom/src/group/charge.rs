@@ -29,7 +29,8 @@ pub(super) struct Usage {
     /// Pages that are charged to the group and to the groups below it, and pages in stocks. Always 0 for
     /// the root.
     pages: AtomicU64,
-    /// The most that `pages` has been, or a little less while threads charge.
+    /// The most that `pages` has been. A thread notes `pages` after it has charged, so a peak that lasted
+    /// for a shorter time may be missing.
     peak: AtomicU64,
 }
 

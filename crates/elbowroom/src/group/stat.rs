@@ -136,8 +136,8 @@ impl KindStats {
 pub struct GroupStats {
     /// Bytes in use.
     pub usage_bytes: u64,
-    /// The most bytes that were in use at a time. 0 for the root: the statistics of the
-    /// manager have its peak.
+    /// The most bytes that were in use at a time, stocks of threads included. 0 for the root: the statistics
+    /// of the manager have its peak.
     pub peak_bytes: u64,
     /// The group's limits as they are now.
     pub limits: Limits,
@@ -192,6 +192,12 @@ impl GroupStats {
             anonymous: kind(Kind::Anonymous),
             file: kind(Kind::File),
         }
+    }
+
+    /// The same, with a use of 0 where the sum is below 0: a reader may see that a page was freed, and not
+    /// yet that another thread had allocated it.
+    pub(super) fn settled(self) -> Self {
+        Self { usage_bytes: (self.usage_bytes as i64).max(0) as u64, ..self }
     }
 
     /// Adds what a group below has used and counted. The peak and the limits stay.

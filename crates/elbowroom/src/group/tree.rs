@@ -423,7 +423,7 @@ impl Groups {
         let within: Vec<_> = within.into_iter().filter(|index| self.is_within(*index, id.index())).collect();
         let mut sums = Sums::default();
         within.iter().for_each(|index| sums.add_own(self.at(*index)));
-        Ok(sums.stats_of(self.of(id)))
+        Ok(sums.stats_of(self.of(id)).settled())
     }
 
     /// What each group and those below it have used and counted, for all groups that were not removed: each
@@ -453,6 +453,7 @@ impl Groups {
         }
         let mut states = places.iter().map(|(_, place)| place.state);
         all.retain(|_| states.next() == Some(State::Live));
+        all.iter_mut().for_each(|(_, stats)| *stats = stats.settled());
         all
     }
 }

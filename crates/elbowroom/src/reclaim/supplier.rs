@@ -91,7 +91,7 @@ impl<P: Platform> Supplier<'_, P> {
     }
 
     /// Gives pages to the other processes of the run: those that they want, as far as they can be freed
-    /// within [`GIVE_BOUND`]. Whether they want any.
+    /// within [`GIVE_BOUND`]. Returns whether they want any.
     fn give_to_others(&self) -> bool {
         let Some(run) = self.0.run() else { return false };
         let mut left = run.member.wanted();
