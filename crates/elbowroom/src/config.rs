@@ -228,6 +228,9 @@ pub const RECLAIM_BATCH_FOLIOS: usize = 64;
 /// most [`GROW_AHEAD_SHARE`] of what all may take together.
 pub const GROW_AHEAD_FRAMES: usize = 4096;
 
+/// The arena grows ahead of need while fewer frames are free than are in use, or fewer than so many: 1 MiB.
+pub const LEAST_AHEAD_FRAMES: usize = 256;
+
 /// See [`GROW_AHEAD_FRAMES`].
 pub const GROW_AHEAD_SHARE: usize = 16;
 

@@ -6,7 +6,7 @@
 //! itself, and then frees a batch.
 
 use super::Reclaim;
-use crate::config::{GROW_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS};
+use crate::config::{GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS};
 use crate::group::{Frames, GroupEvent, GroupId, OverLimit};
 use crate::page::Woken;
 use crate::platform::Platform;
@@ -109,7 +109,10 @@ impl<P: Platform> Reclaim<P> {
     /// Whether the arena should grow ahead of need: few frames are free, and it can grow.
     pub(super) fn wants_to_grow(&self) -> bool {
         let ahead = self.run().map_or(GROW_AHEAD_FRAMES, |run| run.grow_ahead());
-        self.mmu.frames_at_hand() < ahead && self.can_grow()
+        let free = self.mmu.frames_at_hand();
+        // A process that uses little gets little ahead of need: a run may have hundreds of such processes.
+        let in_use = self.mmu.populated_frames().saturating_sub(free);
+        free < ahead.min(in_use.max(LEAST_AHEAD_FRAMES)) && self.can_grow()
     }
 
     /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena cannot grow.
