@@ -1,5 +1,5 @@
 //! What groups promise, by the meaning of the kernel's own tests (tools/testing/selftests/cgroup,
-//! test_memcontrol.c), on the soft MMU. Sizes are a fourth of theirs.
+//! test_memcontrol.c), on the soft MMU.
 
 use crate::group::{GroupId, GroupStats, Limits};
 use crate::{Config, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
@@ -9,7 +9,7 @@ use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
 
 /// The kernel's tests have megabytes.
-const UNIT: u64 = 1 << 18;
+const UNIT: u64 = 1 << 20;
 
 fn manager(units: u64, swap: u64) -> Manager<Soft> {
     Manager::start_on(Config { swap: swap * UNIT, ..Config::with_memory(units * UNIT + (2 << 20)) }).unwrap()
@@ -85,7 +85,9 @@ fn protection(protect: impl Fn(&mut Limits, u64)) -> [GroupStats; 5] {
     let all = [middle, children[0], children[1], children[2], children[3]];
     assert!(used(above) <= 200.0);
     for (group, expected) in all.into_iter().zip([50.0, 29.0, 21.0, 0.0, 0.0]) {
-        assert!((used(group) - expected).abs() <= 1.25, "{group}: {} instead of {expected}", used(group));
+        // Within 3 %, as the kernel's tests count it; of a group that has nothing, 3 % of its parent's.
+        let error = 0.03 * if expected == 0.0 { 50.0 } else { used(group) + expected };
+        assert!((used(group) - expected).abs() <= error, "{group}: {} instead of {expected}", used(group));
     }
     let all = all.map(|group| stats(&manager, group));
     // On request a group is reclaimed from below its own protection.
@@ -116,7 +118,7 @@ fn low_is_divided_as_min_is() {
 fn low_gives_way_where_min_does_not() {
     for by_min in [false, true] {
         let config =
-            Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(18 << 20) };
+            Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(64 << 20) };
         let manager = Manager::<Soft>::start_on(Config {
             hooks: Hooks { report: Some(|_| ()), ..Hooks::default() },
             ..config
