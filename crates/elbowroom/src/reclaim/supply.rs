@@ -189,7 +189,8 @@ mod tests {
     #[test]
     fn nothing_is_freed_ahead_of_need_while_the_arena_can_grow() {
         const PAGES: usize = 12 << 10;
-        let mut config = Config::with_memory(64 << 20);
+        // Room for the pages, and for all frames that are grown ahead of need: the arena can grow to the end.
+        let mut config = Config::with_memory(128 << 20);
         config.ablation.tuning.low_share = 2;
         let (manager, space, start) = mapped(config, PAGES);
         let cpu = space.cpu();
