@@ -228,6 +228,25 @@ pub struct ClassStats {
     pub waits: HistogramSnapshot,
 }
 
+/// The sum of the waits for each lock so far, at all call sites.
+#[derive(Debug, Clone)]
+pub struct WaitSums([u64; Awaited::COUNT]);
+
+impl WaitSums {
+    /// The sum of the waits for one lock, in nanoseconds.
+    pub fn of(&self, what: Awaited) -> u64 {
+        self.0[what.number()]
+    }
+
+    /// The lock with the longest sum of waits, and that sum in nanoseconds. `None`: no thread waited for any.
+    /// Waits for the I/O of a folio do not count: they are waits for a device.
+    pub fn most(&self) -> Option<(Awaited, u64)> {
+        let locks = Awaited::all().filter(|what| *what != Awaited::FolioIo);
+        let sums = locks.map(|what| (what, self.of(what)));
+        sums.filter(|(_, wait_ns)| *wait_ns > 0).max_by_key(|(_, wait_ns)| *wait_ns)
+    }
+}
+
 /// A wait that has begun, to be given to [`LockStats::end_wait`]. If it is dropped instead, it is not
 /// counted.
 #[derive(Clone, Copy)]
@@ -390,6 +409,24 @@ impl LockStats {
     /// missing.
     pub fn snapshot(&self) -> LockSnapshot {
         snapshot::take(&self.0)
+    }
+
+    /// The sum of the waits for each lock so far. Cheaper than [`LockStats::snapshot`]: it reads no counters
+    /// of threads.
+    pub fn wait_sums(&self) -> WaitSums {
+        let mut sums = WaitSums([0; Awaited::COUNT]);
+        for (site, entry) in self.0.entries.iter().enumerate() {
+            let Some(times) = entry.times.get() else { continue };
+            let number = match entry.place.get() {
+                Some(place) => place.what.number(),
+                None if site < LOCKS => site / Mode::ALL.len(),
+                None if site < REST => Awaited::Lock(LockClass::Lru).number(),
+                // A thread is just taking the entry.
+                None => continue,
+            };
+            sums.0[number] += times.wait_ns.load(Ordering::Relaxed);
+        }
+        sums
     }
 
     /// The number of the entry that counts `place`.

@@ -54,7 +54,10 @@ pub use group::{
 pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
-pub use process_tree::{Member, ProcessRow, ProcessTree, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
+pub use process_tree::{
+    LargeProcess, LargestProcesses, Member, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree,
+    ProcessUse, RunTotals, StallAverages, StalledFor, TreeLimits, TreeSnapshot,
+};
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,
 };

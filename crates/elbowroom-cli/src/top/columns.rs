@@ -2,7 +2,10 @@
 
 use std::cmp::Ordering;
 
+use elbowroom::ProcessPressure;
+
 use crate::top::rates::{RatedRow, Rates};
+use crate::top::sample::stall_kind;
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,43 +35,92 @@ pub enum Column {
     Refaults,
     /// The memory that other processes want of it.
     Asked,
+    /// Percent of the last 10 s in which a thread stalled.
+    Some10,
+    /// Percent of the last 60 s.
+    Some60,
+    /// Percent of the last 300 s.
+    Some300,
+    /// Percent of the last 10 s in which a thread stalled, and none ran.
+    Full10,
+    /// Percent of the last 60 s.
+    Full60,
+    /// Percent of the last 300 s.
+    Full300,
+    /// The kind of stall of which it has the most, and the file or memory.
+    Stalls,
+    /// Its memory in which compressed pages are.
+    Pool,
+    /// What it uses of the swap file.
+    File,
+    /// Its pages that are out.
+    Out,
+    /// The lock for which its threads waited longest.
+    Lock,
+    /// For how long they waited for it.
+    Wait,
+    /// For how long they waited for the lock of the LRU lists.
+    Lru,
 }
 
-/// All columns, from left to right.
-const ALL: [Column; 12] = [
-    Column::Pid,
-    Column::Name,
-    Column::Bar,
-    Column::Size,
-    Column::Peak,
-    Column::Swap,
-    Column::Low,
-    Column::Cost,
-    Column::Faults,
-    Column::Major,
-    Column::Refaults,
-    Column::Asked,
-];
+/// A set of columns.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Table {
+    /// What processes have and do.
+    Use,
+    /// How long their threads wait for memory, and for what.
+    Pressure,
+    /// Where their pages are, and how long their threads wait for locks.
+    Tiers,
+}
 
-/// The columns, the most important first. A narrow terminal shows as many of the first as fit.
-const BY_WORTH: [Column; 12] = [
-    Column::Pid,
-    Column::Name,
-    Column::Size,
-    Column::Faults,
-    Column::Refaults,
-    Column::Bar,
-    Column::Swap,
-    Column::Low,
-    Column::Major,
-    Column::Peak,
-    Column::Cost,
-    Column::Asked,
-];
+impl Table {
+    /// All tables, in the order of the key that goes from one to the next.
+    pub const ALL: [Self; 3] = [Self::Use, Self::Pressure, Self::Tiers];
+
+    /// The table after this one.
+    pub fn next(self) -> Self {
+        Self::ALL[(self as usize + 1) % Self::ALL.len()]
+    }
+
+    /// The column that rows are sorted by at first.
+    pub fn sort(self) -> Column {
+        match self {
+            Self::Use | Self::Tiers => Column::Size,
+            Self::Pressure => Column::Some10,
+        }
+    }
+
+    /// All columns, from left to right.
+    fn columns(self) -> &'static [Column] {
+        use Column::*;
+        match self {
+            Self::Use => {
+                &[Pid, Name, Bar, Size, Peak, Swap, Low, Cost, Faults, Major, Refaults, Asked]
+            }
+            Self::Pressure => &[Pid, Name, Some10, Some60, Some300, Full10, Full60, Full300, Stalls],
+            Self::Tiers => &[Pid, Name, Size, Pool, File, Out, Lock, Wait, Lru],
+        }
+    }
+
+    /// The columns, the most important first. A narrow terminal shows as many of the first as fit.
+    fn by_worth(self) -> &'static [Column] {
+        use Column::*;
+        match self {
+            Self::Use => {
+                &[Pid, Name, Size, Faults, Refaults, Bar, Swap, Low, Major, Peak, Cost, Asked]
+            }
+            Self::Pressure => &[Pid, Name, Some10, Full10, Stalls, Some60, Full60, Some300, Full300],
+            Self::Tiers => &[Pid, Name, Size, Pool, File, Lock, Wait, Out, Lru],
+        }
+    }
+}
 
 /// The greatest widths of the name, of which the kernel keeps 15 characters, and of the bar.
 const WIDEST_NAME: usize = 15;
 const WIDEST_BAR: usize = 60;
+/// The greatest width of what a process stalls for.
+const WIDEST_STALLS: usize = 40;
 
 impl Column {
     /// The title.
@@ -86,12 +138,25 @@ impl Column {
             Column::Major => "MAJ/S",
             Column::Refaults => "REF/S",
             Column::Asked => "ASKED",
+            Column::Some10 => "SOME10",
+            Column::Some60 => "SOME60",
+            Column::Some300 => "SOM300",
+            Column::Full10 => "FULL10",
+            Column::Full60 => "FULL60",
+            Column::Full300 => "FUL300",
+            Column::Stalls => "STALLS FOR",
+            Column::Pool => "POOL",
+            Column::File => "FILE",
+            Column::Out => "OUT",
+            Column::Lock => "LOCK",
+            Column::Wait => "WAIT",
+            Column::Lru => "LRU",
         }
     }
 
     /// Whether the column has text, which stands at its left side, and not numbers.
     pub fn is_text(self) -> bool {
-        matches!(self, Column::Name | Column::Bar)
+        matches!(self, Column::Name | Column::Bar | Column::Stalls | Column::Lock)
     }
 
     /// The least width, in characters.
@@ -101,6 +166,8 @@ impl Column {
             Column::Name => 10,
             Column::Bar => 8,
             Column::Cost => 5,
+            Column::Stalls => 14,
+            Column::Lock => 8,
             _ => 6,
         }
     }
@@ -110,6 +177,9 @@ impl Column {
         let RatedRow { row, rates } = row;
         let rate =
             |of: fn(&Rates) -> f64| rates.as_ref().map_or_else(|| "-".to_owned(), |rates| rate(of(rates)));
+        let percent = |of: fn(&ProcessPressure) -> f64| {
+            row.pressure.as_ref().map_or_else(|| "-".to_owned(), |pressure| format!("{:.1}", of(pressure)))
+        };
         let size_or_none = |bytes| if bytes == 0 { "-".to_owned() } else { size(bytes) };
         match self {
             Column::Pid => row.pid.to_string(),
@@ -125,6 +195,24 @@ impl Column {
             Column::Major => rate(|rates| rates.major),
             Column::Refaults => rate(|rates| rates.refaults),
             Column::Asked => size_or_none(row.asked_bytes),
+            Column::Some10 => percent(|pressure| pressure.some.avg10),
+            Column::Some60 => percent(|pressure| pressure.some.avg60),
+            Column::Some300 => percent(|pressure| pressure.some.avg300),
+            Column::Full10 => percent(|pressure| pressure.full.avg10),
+            Column::Full60 => percent(|pressure| pressure.full.avg60),
+            Column::Full300 => percent(|pressure| pressure.full.avg300),
+            Column::Stalls => {
+                let kind = row.pressure.as_ref().and_then(stall_kind);
+                let source = row.stalls.as_ref().map(|stalls| stalls.short());
+                let parts: Vec<_> = kind.map(str::to_owned).into_iter().chain(source).collect();
+                if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
+            }
+            Column::Pool => size_or_none(row.tiers.pool_bytes),
+            Column::File => size_or_none(row.tiers.swap_file_bytes),
+            Column::Out => size_or_none(row.tiers.out_bytes),
+            Column::Lock => row.contention.lock.clone().unwrap_or_else(|| "-".to_owned()),
+            Column::Wait => time(row.contention.wait_us),
+            Column::Lru => time(row.contention.lru_wait_us),
         }
     }
 
@@ -136,6 +224,11 @@ impl Column {
             let of = |row: &RatedRow| row.rates.as_ref().map_or(-1.0, of);
             of(other).total_cmp(&of(one))
         };
+        let percent = |of: fn(&ProcessPressure) -> f64| {
+            let of = |row: &RatedRow| row.row.pressure.as_ref().map_or(-1.0, of);
+            of(other).total_cmp(&of(one))
+        };
+        let text = || self.text(one).cmp(&self.text(other));
         let by_column = match self {
             Column::Pid => Ordering::Equal,
             Column::Name => one.row.name.cmp(&other.row.name),
@@ -148,24 +241,38 @@ impl Column {
             Column::Faults => rate(|rates| rates.faults),
             Column::Major => rate(|rates| rates.major),
             Column::Refaults => rate(|rates| rates.refaults),
+            Column::Some10 => percent(|pressure| pressure.some.avg10),
+            Column::Some60 => percent(|pressure| pressure.some.avg60),
+            Column::Some300 => percent(|pressure| pressure.some.avg300),
+            Column::Full10 => percent(|pressure| pressure.full.avg10),
+            Column::Full60 => percent(|pressure| pressure.full.avg60),
+            Column::Full300 => percent(|pressure| pressure.full.avg300),
+            Column::Stalls | Column::Lock => text(),
+            Column::Pool => bytes(|row| row.row.tiers.pool_bytes),
+            Column::File => bytes(|row| row.row.tiers.swap_file_bytes),
+            Column::Out => bytes(|row| row.row.tiers.out_bytes),
+            Column::Wait => bytes(|row| row.row.contention.wait_us),
+            Column::Lru => bytes(|row| row.row.contention.lru_wait_us),
         };
         by_column.then(one.row.pid.cmp(&other.row.pid))
     }
 
-    /// The column `step` places to the right of this one, or to the left if `step` is negative. The bar is
-    /// skipped: its order is that of the sizes.
-    pub fn beside(self, step: isize) -> Self {
-        let sortable: Vec<_> = ALL.into_iter().filter(|column| *column != Column::Bar).collect();
+    /// The column of a table `step` places to the right of this one, or to the left if `step` is negative.
+    /// The bar is skipped: its order is that of the sizes.
+    pub fn beside(self, table: Table, step: isize) -> Self {
+        let is_sortable = |column: &Column| *column != Column::Bar;
+        let sortable: Vec<_> = table.columns().iter().copied().filter(is_sortable).collect();
         let at = sortable.iter().position(|column| *column == self).unwrap_or_default() as isize;
         sortable[(at + step).clamp(0, sortable.len() as isize - 1) as usize]
     }
 }
 
-/// The columns that fit into `width` characters, each with its own width. One blank is between two columns.
-pub fn fit(width: usize) -> Vec<(Column, usize)> {
+/// The columns of a table that fit into `width` characters, each with its own width. One blank is between two
+/// columns.
+pub fn fit(table: Table, width: usize) -> Vec<(Column, usize)> {
     let mut left = width;
     let mut fitting = Vec::new();
-    for column in BY_WORTH {
+    for column in table.by_worth().iter().copied() {
         let needs = column.width() + usize::from(!fitting.is_empty());
         if needs > left {
             break;
@@ -174,8 +281,10 @@ pub fn fit(width: usize) -> Vec<(Column, usize)> {
         fitting.push(column);
     }
     let mut columns: Vec<_> =
-        ALL.iter().filter(|column| fitting.contains(column)).map(|c| (*c, c.width())).collect();
-    for (grows, widest) in [(Column::Name, WIDEST_NAME), (Column::Bar, WIDEST_BAR)] {
+        table.columns().iter().filter(|column| fitting.contains(column)).map(|c| (*c, c.width())).collect();
+    let growing =
+        [(Column::Name, WIDEST_NAME), (Column::Bar, WIDEST_BAR), (Column::Stalls, WIDEST_STALLS)];
+    for (grows, widest) in growing {
         if let Some((column, width)) = columns.iter_mut().find(|(column, _)| *column == grows) {
             let more = left.min(widest - column.width());
             *width += more;
@@ -188,6 +297,18 @@ pub fn fit(width: usize) -> Vec<(Column, usize)> {
 /// A size in at most six characters: `512M`, `1.5G`.
 pub fn size(bytes: u64) -> String {
     scaled(bytes as f64, 1024.0, &["B", "K", "M", "G", "T", "P", "E"])
+}
+
+/// A time in microseconds in at most six characters: `17us`, `1.2s`; `-`: none.
+fn time(us: u64) -> String {
+    match us as f64 {
+        0.0 => "-".to_owned(),
+        us if us < 999.5 => format!("{us:.0}us"),
+        us if us < 999_500.0 => format!("{:.0}ms", us / 1e3),
+        us if us < 99_950_000.0 => format!("{:.1}s", us / 1e6),
+        us if us < 99_999_500_000.0 => format!("{:.0}s", us / 1e6),
+        us => format!("{:.0}h", (us / 3.6e9).min(99_999.0)),
+    }
 }
 
 /// A rate in at most six characters: `17`, `0.3`, `12.3k`.
@@ -217,7 +338,8 @@ fn scaled(number: f64, step: f64, units: &[&str]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::top::sample::Row;
+    use crate::top::sample::{Row, Stalls};
+    use elbowroom::StallAverages;
 
     #[test]
     fn sizes_and_rates_are_short() {
@@ -248,18 +370,28 @@ mod tests {
 
     #[test]
     fn columns_fit_and_what_matters_least_goes_first() {
-        let shown = |width| fit(width).into_iter().map(|(column, _)| column).collect::<Vec<_>>();
-        let sum = |width| fit(width).iter().map(|(_, width)| width + 1).sum::<usize>();
-        for width in 7..400 {
-            assert!(sum(width) <= width + 1, "{width}");
-            assert!(width == 7 || shown(width).len() >= shown(width - 1).len(), "{width}");
+        let of = |table, width| fit(table, width).into_iter().map(|(column, _)| column).collect::<Vec<_>>();
+        let wide = |table, width| fit(table, width).iter().map(|(_, width)| width + 1).sum::<usize>();
+        for table in Table::ALL {
+            for width in 7..400 {
+                assert!(wide(table, width) <= width + 1, "{width}");
+                let fewer = of(table, width - 1).len();
+                assert!(width == 7 || of(table, width).len() >= fewer, "{width}");
+            }
+            assert_eq!(of(table, 160), table.columns());
+            let mut ordered = table.by_worth().to_vec();
+            ordered.sort_by_key(|column| table.columns().iter().position(|other| other == column));
+            assert_eq!(ordered, table.columns(), "each column is in both lists");
         }
+        let (shown, sum) = (|width| of(Table::Use, width), |width| wide(Table::Use, width));
         use Column::{Bar, Faults, Low, Major, Name, Peak, Pid, Refaults, Size, Swap};
         assert_eq!(shown(60), [Pid, Name, Bar, Size, Swap, Faults, Refaults]);
         assert_eq!(shown(80), [Pid, Name, Bar, Size, Peak, Swap, Low, Faults, Major, Refaults]);
-        assert_eq!(shown(160), ALL);
         assert_eq!((sum(60), sum(80), sum(140)), (61, 81, 141), "all of the width is used");
         assert_eq!((shown(7), shown(6)), (vec![Pid], vec![]));
+        use Column::{File, Full10, Lock, Pool, Some10, Some60, Stalls, Wait};
+        assert_eq!(of(Table::Pressure, 60), [Pid, Name, Some10, Some60, Full10, Stalls]);
+        assert_eq!(of(Table::Tiers, 60), [Pid, Name, Size, Pool, File, Lock, Wait]);
     }
 
     fn row(pid: u32, name: &str, bytes: u64, faults: Option<f64>) -> RatedRow {
@@ -285,12 +417,13 @@ mod tests {
     #[test]
     fn the_column_to_sort_by_moves_over_the_table_and_not_beyond() {
         let mut column = Column::Pid;
-        assert_eq!(column.beside(-1), Column::Pid);
-        for expected in ALL.into_iter().filter(|column| *column != Column::Bar).skip(1) {
-            column = column.beside(1);
-            assert_eq!(column, expected);
+        let table = Table::Use;
+        assert_eq!(column.beside(table, -1), Column::Pid);
+        for expected in table.columns().iter().filter(|column| **column != Column::Bar).skip(1) {
+            column = column.beside(table, 1);
+            assert_eq!(column, *expected);
         }
-        assert_eq!((column.beside(1), column.beside(-1)), (Column::Asked, Column::Refaults));
+        assert_eq!((column.beside(table, 1), column.beside(table, -1)), (Column::Asked, Column::Refaults));
     }
 
     #[test]
@@ -301,5 +434,44 @@ mod tests {
         assert_eq!((Column::Size.text(&gone), Column::Low.text(&gone)), ("1M".to_owned(), "-".to_owned()));
         assert_eq!(Column::Faults.text(&gone), "-");
         assert_eq!(Column::Faults.text(&row(9, "make", 0, Some(1500.0))), "1.5k");
+        // A process that has noted nothing yet, or not for some seconds, has no pressure that is known.
+        assert_eq!((Column::Some10.text(&gone), Column::Stalls.text(&gone)), ("-".to_owned(), "-".to_owned()));
+    }
+
+    #[test]
+    fn what_a_process_stalls_for_is_named() {
+        let mut process = row(9, "make", 1 << 20, None);
+        let averages = StallAverages { avg10: 12.34, ..StallAverages::default() };
+        let pressure = ProcessPressure { some: averages, file_read_us: 7, ..ProcessPressure::default() };
+        process.row.pressure = Some(pressure);
+        let stalls = Stalls { inode: 77, stall_us: 7, ..Stalls::default() };
+        process.row.stalls = Some(stalls.clone());
+        assert_eq!((Column::Some10.text(&process), Column::Full10.text(&process)), ("12.3".into(), "0.0".into()));
+        assert_eq!(Column::Stalls.text(&process), "read inode 77");
+        process.row.stalls = Some(Stalls { path: Some("/data/tokens.bin".to_owned()), ..stalls });
+        assert_eq!(Column::Stalls.text(&process), "read tokens.bin");
+        process.row.pressure = Some(ProcessPressure { swap_in_us: 8, ..pressure });
+        process.row.stalls = Some(Stalls { address: 1 << 40, ..Stalls::default() });
+        assert_eq!(Column::Stalls.text(&process), "swap-in memory");
+    }
+
+    #[test]
+    fn times_are_short() {
+        for (us, shown) in [
+            (0, "-"),
+            (17, "17us"),
+            (1_500, "2ms"),
+            (999_400, "999ms"),
+            (1_250_000, "1.2s"),
+            (100_000_000, "100s"),
+            (3_600_000_000 * 100, "100h"),
+        ] {
+            assert_eq!(time(us), shown);
+        }
+        let mut us = 1_u64;
+        while let Some(next) = us.checked_mul(3) {
+            assert!(time(us).len() <= 6, "{us} {}", time(us));
+            us = next / 2 + 1;
+        }
     }
 }

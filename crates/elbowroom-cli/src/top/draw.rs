@@ -42,7 +42,7 @@ pub fn draw(screen: &mut Buffer, report: &Report, view: &mut View, note: &str, p
 }
 
 fn table(report: &Report, view: &mut View, width: usize, height: usize) -> Vec<Line<'static>> {
-    let columns = columns::fit(width);
+    let columns = columns::fit(view.table, width);
     let mut lines = page::header(report, width);
     lines.push(page::titles(&columns, view));
     let rows = view.rows(report);

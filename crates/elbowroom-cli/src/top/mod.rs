@@ -1,13 +1,15 @@
 //! `elbowroom top`: a run, live, by its processes.
 //!
-//! How a figure comes to the screen: [`sample`] reads the run's table, [`rates`] makes rates of two
+//! How a figure comes to the screen: [`sample`] reads the run's table ([`names`] has the paths of files),
+//! [`rates`] makes rates of two
 //! samples, [`view`] sorts and filters, [`page`] makes lines of the columns in [`columns`], [`draw`] puts
 //! them on the terminal that [`screen`] has taken. [`record`] keeps samples in a file. Of these, only
-//! [`sample`], [`screen`], [`live`] and [`record`] do I/O or read clocks; the others are pure.
+//! [`sample`], [`names`], [`screen`], [`live`] and [`record`] do I/O or read clocks; the others are pure.
 
 mod columns;
 mod draw;
 mod live;
+mod names;
 mod page;
 mod rates;
 mod record;
@@ -73,6 +75,10 @@ Columns: SIZE is what the process has of the budget, PEAK the most that it had, 
 LOW what is protected from other processes, COST pages that came back for each 1,024 that it has in a \
 second, FLT/S, MAJ/S and REF/S faults, those with I/O, and pages that came back, in a second, ASKED what \
 others want of it. Narrow terminals have fewer columns.
+
+The key Tab goes to the table of pressure: percent of the last 10, 60 and 300 s in which some thread waited \
+for memory, or (FULL) all did, and for what; and to that of tiers and locks: the compressed pool, the swap \
+file, what is out, and the lock with the longest waits. --once prints all three.
 
 Environment: NO_COLOR; with TERM=dumb the table is printed again and again.
 

@@ -1,12 +1,14 @@
 //! The lines of `top`: the header, the table of processes, the footer, the help. Pure; [`crate::top::draw`]
 //! puts them on a screen, and `--once` prints them.
 
+use elbowroom::StallAverages;
 use ratatui_core::style::{Color, Modifier, Style, Stylize};
 use ratatui_core::text::{Line, Span};
 
 use crate::runs::{count, printable};
-use crate::top::columns::{self, Column, rate, size};
+use crate::top::columns::{self, Column, Table, rate, size};
 use crate::top::rates::{RatedRow, Report};
+use crate::top::sample::RunPressure;
 use crate::top::view::{KEYS, View};
 
 /// The widest meter in the header, in characters.
@@ -17,7 +19,7 @@ const NARROWEST_METER: usize = 4;
 /// The size of a page, in bytes: rates of swap are in pages.
 const PAGE_BYTES: f64 = 4096.0;
 
-/// The header: the run, its memory, its swap, its rates.
+/// The header: the run, its memory, its swap, its rates, its pressure.
 pub fn header(report: &Report, width: usize) -> Vec<Line<'static>> {
     let sample = &report.sample;
     let about = [
@@ -39,7 +41,17 @@ pub fn header(report: &Report, width: usize) -> Vec<Line<'static>> {
         meter("mem ", sample.bytes, sample.max_bytes, &memory, text_width, width),
         meter("swap", sample.swap_bytes, sample.swap_max_bytes, &swap, text_width, width),
         Line::from(joined(&rates(report), width)),
+        Line::from(joined(&pressure(report), width)),
     ]
+}
+
+/// The pressure of the process that has the most.
+fn pressure(report: &Report) -> Vec<String> {
+    let percent = |name, of: &StallAverages| {
+        format!("{name} {:.1} {:.1} {:.1} %", of.avg10, of.avg60, of.avg300)
+    };
+    let RunPressure { some, full } = &report.sample.pressure;
+    vec![percent("some", some), percent("full", full), "in 10, 60, 300 s".to_owned()]
 }
 
 fn rates(report: &Report) -> Vec<String> {
@@ -154,7 +166,7 @@ pub fn footer(view: &View, note: &str) -> Line<'static> {
     let text = match view.mode {
         Mode::Filter => format!("only rows with: {}_", view.filter),
         _ if !view.filter.is_empty() => format!("only rows with: {}  (Esc shows all)", view.filter),
-        _ => "q leave  ? help  / filter  < > sort".to_owned(),
+        _ => "q leave  ? help  Tab pressure, tiers  / filter  < > sort".to_owned(),
     };
     let note = if note.is_empty() { String::new() } else { format!("{note}  ") };
     Line::from(note + &text)
@@ -172,17 +184,25 @@ pub fn help(width: usize) -> Vec<Line<'static>> {
     }
     lines.push(Line::from(""));
     let about = "In bars # is protected memory (low). Rates are those between the last two times that a \
-                 process noted its counters, about a second apart; - is unknown. docs/groups.md";
+                 process noted its counters, about a second apart; - is unknown. SOME and FULL are percent of the \
+                 last 10, 60 and 300 s in which some thread waited for memory, or all did; in the header those \
+                 of the process with the most. POOL is memory with compressed pages, FILE the swap file, OUT \
+                 pages that are in either. WAIT and LRU are sums since the start. docs/groups.md";
     lines.extend(textwrap::wrap(about, width.max(20)).into_iter().map(|line| Line::from(line.into_owned())));
     lines
 }
 
-/// The header and the table as text, for `--once` and for terminals that cannot draw a screen.
+/// The header and all tables as text, for `--once` and for terminals that cannot draw a screen.
 pub fn text(report: &Report, view: &View, width: usize) -> String {
-    let columns = columns::fit(width);
     let mut lines = header(report, width);
-    lines.push(titles(&columns, view));
-    lines.extend(view.rows(report).into_iter().map(|each| row(&columns, each, report.sample.max_bytes)));
+    for table in Table::ALL {
+        if table != Table::Use {
+            lines.push(Line::default());
+        }
+        let (columns, view) = (columns::fit(table, width), view.of(table));
+        lines.push(titles(&columns, &view));
+        lines.extend(view.rows(report).into_iter().map(|each| row(&columns, each, report.sample.max_bytes)));
+    }
     lines.iter().map(|line| line.to_string().trim_end().to_owned() + "\n").collect()
 }
 

@@ -8,11 +8,7 @@ use std::collections::HashMap;
 
 use elbowroom::ProcessUse;
 
-use crate::top::sample::{Row, Sample};
-
-/// After so many milliseconds without a note, the rates of a process are 0: it is stopped, or its manager
-/// is idle.
-const SILENT_MS: u64 = 3_000;
+use crate::top::sample::{Row, SILENT_MS, Sample};
 
 /// Counts in a second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]

@@ -2,12 +2,14 @@
 
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyEventKind, KeyModifiers};
 
-use crate::top::columns::Column;
+use crate::top::columns::{Column, Table};
 use crate::top::rates::{RatedRow, Report};
 
 /// The state of the view.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct View {
+    /// The columns that are shown.
+    pub table: Table,
     /// The column that rows are sorted by.
     pub sort: Column,
     /// Whether the rows are in reversed order.
@@ -47,9 +49,10 @@ pub enum Action {
 }
 
 /// The keys, for the help.
-pub const KEYS: [(&str, &str); 13] = [
+pub const KEYS: [(&str, &str); 14] = [
     ("q, Ctrl-C", "leave"),
     ("?, h", "this help"),
+    ("Tab, t", "the next table: what processes have and do; pressure; tiers and locks"),
     ("/", "show only rows whose name or id has a text; Enter keeps it, Esc removes it"),
     ("m", "sort by size (memory)"),
     ("w", "sort by swap"),
@@ -69,8 +72,13 @@ const PAGE: usize = 10;
 impl View {
     /// The view at the start.
     pub fn new(is_replay: bool) -> Self {
-        let (filter, mode) = (String::new(), Mode::Table);
-        Self { sort: Column::Size, is_reversed: false, filter, mode, scroll: 0, is_replay }
+        let (table, filter, mode) = (Table::Use, String::new(), Mode::Table);
+        Self { table, sort: table.sort(), is_reversed: false, filter, mode, scroll: 0, is_replay }
+    }
+
+    /// The same view with the columns of another table, sorted as that is at first.
+    pub fn of(&self, table: Table) -> Self {
+        Self { table, sort: table.sort(), is_reversed: false, ..self.clone() }
     }
 
     /// The rows that are shown, in their order.
@@ -122,6 +130,7 @@ impl View {
         match key {
             KeyCode::Char('q') => return Action::Quit,
             KeyCode::Char('?' | 'h') => self.mode = Mode::Help,
+            KeyCode::Tab | KeyCode::Char('t') => *self = self.of(self.table.next()),
             KeyCode::Char('/') => self.mode = Mode::Filter,
             KeyCode::Esc => self.filter.clear(),
             KeyCode::Char('m') => self.sort_by(Column::Size),
@@ -131,8 +140,8 @@ impl View {
             KeyCode::Char('c') => self.sort_by(Column::Cost),
             KeyCode::Char('p') => self.sort_by(Column::Pid),
             KeyCode::Char('n') => self.sort_by(Column::Name),
-            KeyCode::Char('<') => self.sort_by(self.sort.beside(-1)),
-            KeyCode::Char('>') => self.sort_by(self.sort.beside(1)),
+            KeyCode::Char('<') => self.sort_by(self.sort.beside(self.table, -1)),
+            KeyCode::Char('>') => self.sort_by(self.sort.beside(self.table, 1)),
             KeyCode::Char('i') => self.is_reversed = !self.is_reversed,
             KeyCode::Up => self.scroll = self.scroll.saturating_sub(1),
             KeyCode::Down => self.scroll = self.scroll.saturating_add(1),
@@ -195,6 +204,26 @@ mod tests {
             press(&mut view, name);
             assert_eq!(view.sort, column);
         }
+    }
+
+    #[test]
+    fn a_key_goes_from_table_to_table() {
+        let mut view = View::new(false);
+        press(&mut view, "/c");
+        key(&mut view, KeyCode::Enter);
+        for (table, sort) in [
+            (Table::Pressure, Column::Some10),
+            (Table::Tiers, Column::Size),
+            (Table::Use, Column::Size),
+            (Table::Pressure, Column::Some10),
+        ] {
+            key(&mut view, KeyCode::Tab);
+            assert_eq!((view.table, view.sort, view.filter.as_str()), (table, sort, "c"));
+        }
+        press(&mut view, ">");
+        assert_eq!(view.sort, Column::Some60);
+        press(&mut view, "t");
+        assert_eq!(view.table, Table::Tiers);
     }
 
     #[test]

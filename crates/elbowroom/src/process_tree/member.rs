@@ -1,6 +1,7 @@
 //! A process of a run, and the part of the budget that it has.
 
 use super::choice::{self, KEPT, LEAST};
+use super::gauges::ProcessGauges;
 use super::table::{ProcessTree, TreeLock, row};
 use super::view::ProcessUse;
 use crate::pause::{Cause, pause};
@@ -431,6 +432,13 @@ impl Member {
             Some(row) => self.tree.sleep(row, bound),
             // Without a row there is no bell.
             None => pause(Cause::Frames, bound.min(NO_BELL)),
+        }
+    }
+
+    /// Writes into the row what the process shows of itself.
+    pub(crate) fn note_gauges(&self, gauges: &ProcessGauges) {
+        if let Some(row) = self.own_row() {
+            self.tree.note_gauges(row, gauges);
         }
     }
 

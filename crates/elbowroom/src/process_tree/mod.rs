@@ -16,11 +16,15 @@
 //! pages more than the limit until they give them back.
 
 mod choice;
+mod ended;
+mod gauges;
 mod member;
 mod table;
 mod view;
 
 pub(crate) use choice::{BLOCK, KEPT};
+pub use ended::{LargeProcess, LargestProcesses};
+pub use gauges::{ProcessGauges, ProcessPressure, StallAverages, StalledFor};
 pub use member::Member;
 pub use table::ProcessTree;
 pub use view::{ProcessRow, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};

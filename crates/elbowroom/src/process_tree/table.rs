@@ -1,6 +1,7 @@
 //! The table: its words, its rows, its lock.
 
 use super::choice::Share;
+use super::gauges::ProcessGauges;
 use super::view::{ProcessUse, TreeLimits};
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{
@@ -15,11 +16,12 @@ use std::fs::File;
 const MUTANT_COUNT_THE_DEAD: Mutant = Mutant::new("count_the_dead");
 
 /// The first word of the table. Another layout of the table has another value.
-const MAGIC: u64 = u64::from_le_bytes(*b"elbowrm1");
+const MAGIC: u64 = u64::from_le_bytes(*b"elbowrm2");
 /// How many rows there are: at most so many processes at a time are counted.
 const ROWS: usize = if cfg!(shuttle) { 4 } else { 4096 };
-const HEAD_WORDS: usize = 64;
-const ROW_WORDS: usize = 32;
+const HEAD_WORDS: usize = 160;
+/// Six cache lines.
+pub(super) const ROW_WORDS: usize = 48;
 
 /// After this time the lock is taken from its owner, which may have been stopped.
 pub(super) const LOCK_BOUND: Duration = Duration::from_millis(500);
@@ -60,6 +62,11 @@ pub(super) mod head {
     pub(in crate::process_tree) const NAMESPACE: usize = 12;
     /// What processes that have ended had counted: [`ProcessUse::WORDS`](super::ProcessUse::WORDS) words.
     pub(in crate::process_tree) const ENDED: usize = 16;
+    /// The largest processes that have ended: [`super::super::ended`].
+    pub(in crate::process_tree) const LARGEST: usize = 64;
+    const _: () = assert!(ENDED + super::ProcessUse::WORDS <= LARGEST);
+    const _: () = assert!(LARGEST + ended::PLACES * ended::WORDS <= super::HEAD_WORDS);
+    use super::super::ended;
 }
 
 /// Words of a row.
@@ -92,6 +99,9 @@ pub(super) mod row {
     pub(in crate::process_tree) const USE: usize = 13;
     /// When the process wrote that, in nanoseconds since the boot.
     pub(in crate::process_tree) const NOTED: usize = 20;
+    /// What the process shows of itself: [`ProcessGauges::WORDS`](super::ProcessGauges::WORDS) words.
+    pub(in crate::process_tree) const GAUGES: usize = 21;
+    const _: () = assert!(GAUGES + super::ProcessGauges::WORDS <= super::ROW_WORDS);
 }
 
 /// The table of a run.
@@ -357,13 +367,14 @@ impl ProcessTree {
     }
 
     /// Empties all words of a row but its owner. What the process has counted goes to the sum of the ended
-    /// ones.
+    /// ones, and the process to the list of the largest ones.
     fn empty(&self, row: usize) {
+        self.note_ended(row);
         for word in 0..ProcessUse::WORDS {
             let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
             self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
         }
-        for word in (row::SINCE..row::USE).chain([row::NOTED]) {
+        for word in (row::SINCE..row::USE).chain(row::NOTED..ROW_WORDS) {
             self.row(row, word).store(0, Ordering::Relaxed);
         }
     }
@@ -410,6 +421,13 @@ impl ProcessTree {
     /// Whether a process of the run other than `own` exists, if only as a zombie. Allocates nothing.
     pub(super) fn has_others(&self, own: u32) -> bool {
         self.rows().map(|row| self.owner(row)).any(|pid| pid != 0 && pid != own && process_exists(pid))
+    }
+
+    /// Writes into a row what its process shows of itself.
+    pub(super) fn note_gauges(&self, row: usize, gauges: &ProcessGauges) {
+        for (at, value) in gauges.words().into_iter().enumerate() {
+            self.row(row, row::GAUGES + at).store(value, Ordering::Relaxed);
+        }
     }
 
     /// Writes into a row what its process has counted so far.

@@ -142,14 +142,19 @@ fn a_row_of_nonsense_harms_nobody() {
     assert!(one.take(1_000));
     let mut random = fastrand::Rng::with_seed(11);
     for _ in 0..2_000 {
-        let word = random.usize(1..32);
+        let word = random.usize(1..table::ROW_WORDS);
         tree.row(1, word).store(random.u64(..), Ordering::Relaxed);
         one.take(random.usize(1..100));
         one.ask();
         let wanted = one.wanted();
         assert!(wanted <= one.has());
         one.give(wanted.min(50));
-        let _ = (tree.snapshot(), tree.totals());
+        let _ = (tree.totals(), tree.largest().iter().map(LargeProcess::name_text).count());
+        for row in tree.snapshot().rows {
+            let StallAverages { avg10, avg60, avg300, .. } = row.gauges.pressure.some;
+            let is_percent = |average| (0.0..=100.0).contains(&average);
+            assert!([avg10, avg60, avg300].into_iter().all(is_percent), "{row:?}");
+        }
         assert!(one.has() <= 10_000);
     }
     drop(other);
@@ -258,4 +263,71 @@ fn a_row_says_when_it_was_noted() {
     member.leave();
     member.came_back();
     assert_eq!(tree.snapshot().rows[0].noted, None, "another process may have the row");
+}
+
+#[test]
+fn a_row_has_what_the_process_shows_of_itself() {
+    let (file, tree) = table(10_000);
+    let member = Member::enter(open(file.as_file()));
+    let averages = |avg10| StallAverages { avg10, avg60: 100.0, avg300: 0.01, total_us: 1 << 40 };
+    let pressure = ProcessPressure {
+        some: averages(12.34),
+        full: averages(0.0),
+        file_read_us: 1,
+        swap_in_us: 2,
+        frames_us: 3,
+        dirty_us: u64::MAX,
+    };
+    let gauges = ProcessGauges {
+        pressure,
+        pool_bytes: 4,
+        swap_file_bytes: 5,
+        out_bytes: 6,
+        lock: ProcessGauges::name("a lock with too long a name"),
+        lock_wait_us: 7,
+        lru_wait_us: 8,
+        stalled_for: Some((StalledFor::File { device: 9, inode: 10 }, 11)),
+        high_stuck: 12,
+    };
+    for stalled_for in [gauges.stalled_for, Some((StalledFor::Memory { address: 13 }, 14)), None] {
+        let gauges = ProcessGauges { stalled_for, ..gauges };
+        member.note_gauges(&gauges);
+        assert_eq!(tree.snapshot().rows[0].gauges, gauges);
+    }
+    // The next process with the row has nothing of it.
+    member.leave();
+    let _next = Member::enter(open(file.as_file()));
+    assert_eq!(tree.snapshot().rows[0].gauges, ProcessGauges::default());
+}
+
+#[test]
+fn the_largest_processes_are_known_after_their_end() {
+    let (file, tree) = table(10_000);
+    let peaks = |tree: &ProcessTree| {
+        tree.largest().iter().map(|process| process.peak_bytes / PAGE_SIZE as u64).collect::<Vec<_>>()
+    };
+    assert_eq!(peaks(&tree), []);
+    for pages in (1..=15).map(|nth| nth * 7 % 16 * 10) {
+        let member = Member::enter(open(file.as_file()));
+        assert!(member.take(pages));
+        member.note_use(&ProcessUse { faults: pages as u64, swapped_out: 3, ..ProcessUse::default() });
+        member.give_all();
+        member.leave();
+    }
+    let ended = [150, 140, 130, 120, 110, 100, 90, 80, 70, 60];
+    assert_eq!(peaks(&tree), ended);
+    let nothing = Member::enter(open(file.as_file()));
+    nothing.leave();
+    // A process that is there counts, too.
+    let member = Member::enter(open(file.as_file()));
+    assert!(member.take(125));
+    assert_eq!(peaks(&tree), [150, 140, 130, 125, 120, 110, 100, 90, 80, 70]);
+    let largest = *tree.largest().iter().next().unwrap();
+    let swapped = 3 * PAGE_SIZE as u64;
+    assert_eq!((largest.pid, largest.faults), (std::process::id(), 150));
+    assert_eq!((largest.swapped_out_bytes, largest.name_text().is_empty()), (swapped, false));
+    assert!(largest.time < BOUND);
+    // A program that a process executes is another process of the list.
+    let _program = Member::enter_program(open(file.as_file()));
+    assert_eq!(peaks(&tree)[3], 125);
 }

@@ -1,5 +1,6 @@
 //! A run as its table shows it: figures for reports, for `top` and for `ctl`.
 
+use super::gauges::ProcessGauges;
 use super::table::{ProcessTree, head, row};
 use elbowroom_machine::{PAGE_SIZE, boot_time};
 use elbowroom_sync::atomic::Ordering;
@@ -63,7 +64,7 @@ pub struct TreeLimits {
 }
 
 /// A process of a run, as its row in the table describes it.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct ProcessRow {
     /// Its id.
     pub pid: u32,
@@ -85,7 +86,9 @@ pub struct ProcessRow {
     pub cost: u64,
     /// What it has counted.
     pub used: ProcessUse,
-    /// When the process wrote `used`, since the run began. `None`: never, since it has no manager yet.
+    /// What it shows of itself.
+    pub gauges: ProcessGauges,
+    /// When the process wrote `used` and `gauges`, since the run began. `None`: never, since it has no manager yet.
     pub noted: Option<Duration>,
 }
 
@@ -110,7 +113,7 @@ pub struct RunTotals {
 }
 
 /// A run at a moment.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct TreeSnapshot {
     /// The limits.
     pub limits: TreeLimits,
@@ -148,7 +151,7 @@ impl ProcessTree {
         }
     }
 
-    fn row_use(&self, row: usize) -> ProcessUse {
+    pub(super) fn row_use(&self, row: usize) -> ProcessUse {
         ProcessUse::of(std::array::from_fn(|at| self.row(row, row::USE + at).load(Ordering::Relaxed)))
     }
 
@@ -171,6 +174,7 @@ impl ProcessTree {
                 age: age(word(row::SINCE)),
                 cost: word(row::COST),
                 used: self.row_use(row),
+                gauges: ProcessGauges::of(std::array::from_fn(|at| word(row::GAUGES + at))),
                 noted: Some(word(row::NOTED))
                     .filter(|noted| *noted > 0)
                     .map(|noted| Duration::from_nanos(noted.saturating_sub(head(head::BEGAN)))),
@@ -195,7 +199,7 @@ impl ProcessTree {
     }
 }
 
-fn name_of(words: [u64; 2]) -> String {
+pub(super) fn name_of(words: [u64; 2]) -> String {
     let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
     let len = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
     String::from_utf8_lossy(&bytes[..len]).into_owned()

@@ -1,6 +1,6 @@
 //! Tests of what is drawn, with a terminal in memory.
 
-use elbowroom::ProcessUse;
+use elbowroom::{ProcessPressure, ProcessUse, StallAverages};
 use ratatui_core::backend::TestBackend;
 use ratatui_core::style::Modifier;
 use ratatui_core::terminal::Terminal;
@@ -8,7 +8,8 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
 use crate::top::rates::History;
-use crate::top::sample::{Row, Sample};
+use crate::top::columns::Table;
+use crate::top::sample::{Contention, Row, RunPressure, Sample, Stalls, Tiers};
 
 const MIB: u64 = 1 << 20;
 
@@ -31,6 +32,28 @@ fn row(pid: u32, name: &str, mib: u64, counted: u64) -> Row {
     }
 }
 
+/// The process, which stalls for a file.
+fn stalling(row: Row) -> Row {
+    let pressure = ProcessPressure {
+        some: averages(12.34, 99.0),
+        full: averages(1.5, 0.0),
+        file_read_us: 7,
+        ..ProcessPressure::default()
+    };
+    let path = Some("/data/tokens-of-a-long-name.bin".to_owned());
+    Row {
+        pressure: Some(pressure),
+        tiers: Tiers { pool_bytes: 32 * MIB, swap_file_bytes: 64 * MIB, out_bytes: 200 * MIB, ..Tiers::default() },
+        contention: Contention { lock: Some("page-table".to_owned()), wait_us: 1_500_000, lru_wait_us: 17 },
+        stalls: Some(Stalls { path, inode: 3, ..Stalls::default() }),
+        ..row
+    }
+}
+
+fn averages(avg10: f64, avg60: f64) -> StallAverages {
+    StallAverages { avg10, avg60, ..StallAverages::default() }
+}
+
 /// A run of three processes, with rates.
 fn report() -> Report {
     let sample = |age_ms, counted: u64| Sample {
@@ -43,9 +66,10 @@ fn report() -> Report {
         peak_bytes: 500 * MIB,
         swap_bytes: 256 * MIB,
         processes: 40,
+        pressure: RunPressure { some: averages(12.34, 99.0), full: averages(1.5, 0.0) },
         rows: vec![
             Row { noted_ms: None, ..row(1234, "make", 0, 0) },
-            Row { low_bytes: 64 * MIB, swap_bytes: 256 * MIB, ..row(1300, "cc1", 128, counted) },
+            Row { low_bytes: 64 * MIB, swap_bytes: 256 * MIB, ..stalling(row(1300, "cc1", 128, counted)) },
             Row { is_gone: true, asked_bytes: 8 * MIB, cost: 17, ..row(1301, "python3", 256, counted * 2) },
         ],
         ..Sample::default()
@@ -75,18 +99,19 @@ fn drawn(width: u16, height: u16) -> Vec<String> {
 #[test]
 fn sixty_columns() {
     assert_eq!(
-        drawn(60, 10),
+        drawn(60, 11),
         [
             "run 1234  make  up 1:01:01  3 processes  40 so far",
             "mem  [||||||||||||||||||||||       ] 384M of 512M, peak 500M",
             "swap [||||                         ] 256M of 2G",
             "flt 2k/s  maj 500/s  ref 200/s  swap in 7.8M/s  out 0B/s",
+            "some 12.3 99.0 0.0 %  full 1.5 0.0 0.0 %  in 10, 60, 300 s",
             "    PID NAME            USED       SIZE   SWAP  FLT/S  REF/S",
             "   1301 python3 (gone)  ||||       256M      -     1k    100",
             "   1300 cc1             #|         128M   256M     1k    100",
             "   1234 make                         0B      -      -      -",
             "",
-            "q leave  ? help  / filter  < > sort",
+            "q leave  ? help  Tab pressure, tiers  / filter  < > sort",
         ]
     );
 }
@@ -96,7 +121,7 @@ fn eighty_columns() {
     let lines = drawn(80, 10);
     assert_eq!(lines[3], "flt 2k/s  maj 500/s  ref 200/s  swap in 7.8M/s  out 0B/s  read 0B/s  write 0B/s");
     assert_eq!(
-        lines[4..8],
+        lines[5..9],
         [
             "    PID NAME           USED       SIZE   PEAK   SWAP    LOW  FLT/S  MAJ/S  REF/S",
             "   1301 python3 (gone) ||||       256M   512M      -      -     1k    250    100",
@@ -115,12 +140,38 @@ fn a_hundred_and_sixty_columns() {
         (before.trim().to_owned(), after.split_whitespace().collect::<Vec<_>>().join(" "))
     };
     let row = |before: &str, after: &str| (before.to_owned(), after.to_owned());
-    assert_eq!(after_bar(4), row("PID NAME", "USED SIZE PEAK SWAP LOW COST FLT/S MAJ/S REF/S ASKED"));
+    assert_eq!(after_bar(5), row("PID NAME", "USED SIZE PEAK SWAP LOW COST FLT/S MAJ/S REF/S ASKED"));
     let bar = "|".repeat(30);
-    assert_eq!(after_bar(5), row("1301 python3 (gone)", &format!("{bar} 256M 512M - - 17 1k 250 100 8M")));
+    assert_eq!(after_bar(6), row("1301 python3 (gone)", &format!("{bar} 256M 512M - - 17 1k 250 100 8M")));
     let bar = format!("{}{}", "#".repeat(8), "|".repeat(7));
-    assert_eq!(after_bar(6), row("1300 cc1", &format!("{bar} 128M 256M 256M 64M 0 1k 250 100 -")));
-    assert_eq!(after_bar(7), row("1234 make", "0B 0B - - 0 - - - -"));
+    assert_eq!(after_bar(7), row("1300 cc1", &format!("{bar} 128M 256M 256M 64M 0 1k 250 100 -")));
+    assert_eq!(after_bar(8), row("1234 make", "0B 0B - - 0 - - - -"));
+}
+
+#[test]
+fn the_other_tables_in_sixty_columns() {
+    let shown = |table| {
+        let view = View::new(false);
+        lines(&screen(60, 10, &mut view.of(table), Palette::None))[5..9].to_vec()
+    };
+    assert_eq!(
+        shown(Table::Pressure),
+        [
+            "    PID NAME            SOME10 SOME60 FULL10 STALLS FOR",
+            "   1300 cc1               12.3   99.0    1.5 read tokens-o",
+            "   1234 make                 -      -      - -",
+            "   1301 python3 (gone)       -      -      - -",
+        ]
+    );
+    assert_eq!(
+        shown(Table::Tiers),
+        [
+            "    PID NAME              SIZE   POOL   FILE LOCK       WAIT",
+            "   1301 python3 (gone)    256M      -      - -             -",
+            "   1300 cc1               128M    32M    64M page-tab   1.5s",
+            "   1234 make                0B      -      - -             -",
+        ]
+    );
 }
 
 #[test]
@@ -132,7 +183,7 @@ fn without_colour_nothing_is_coloured_and_the_text_is_the_same() {
     assert!(has_colour(&coloured) && !has_colour(&plain));
     assert_eq!(lines(&coloured), lines(&plain));
     // Titles are reversed, and the title of the column that the rows are sorted by is bold as well.
-    let title = plain.content().iter().skip(80 * 4).take(80);
+    let title = plain.content().iter().skip(80 * 5).take(80);
     let sorted_by = title.filter(|cell| cell.modifier.contains(Modifier::BOLD | Modifier::REVERSED));
     assert_eq!(sorted_by.map(|cell| cell.symbol()).collect::<String>().trim(), "SIZE");
 }
