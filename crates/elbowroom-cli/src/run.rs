@@ -206,6 +206,9 @@ fn check(options: &mut Options) -> Result<(), Failure> {
     if options.report.stats.is_some() && options.report.stats == options.report.trace {
         return Err(Failure::new(USAGE, "--stats and --trace name the same file"));
     }
+    if options.report.quiet && options.report.verbose {
+        return Err(Failure::new(USAGE, "--verbose says more in the summary, and --quiet leaves it out"));
+    }
     let ablate = options.tests.ablate.as_deref().map(Ablation::without).transpose();
     ablate.map_err(|why| wrong(format!("--ablate: {why}")))?;
     let inject = options.tests.inject.as_deref().map(Inject::parse).transpose();

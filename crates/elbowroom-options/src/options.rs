@@ -25,6 +25,8 @@ pub struct ReportOptions {
     pub stats: Option<PathBuf>,
     /// [`table::QUIET`].
     pub quiet: bool,
+    /// [`table::VERBOSE`].
+    pub verbose: bool,
     /// [`table::CONTENTION`].
     pub contention: bool,
     /// [`table::TRACE`]; absolute in the variable.
@@ -107,7 +109,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 31;
+const COUNT: usize = 32;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -141,7 +143,14 @@ impl Options {
         fork: Fork::Copy,
         tests: TestOptions { fork_bound_ms: None, inject: None, ablate: None },
         groups: GroupOptions { file: None, spec: None },
-        report: ReportOptions { stats: None, quiet: false, contention: false, trace: None, trace_bytes: 0 },
+        report: ReportOptions {
+            stats: None,
+            quiet: false,
+            verbose: false,
+            contention: false,
+            trace: None,
+            trace_bytes: 0,
+        },
         each_bytes: None,
         tree: None,
         fallback: Fallback::None,
@@ -173,6 +182,7 @@ impl Options {
             (&table::FORK_BOUND, &mut self.tests.fork_bound_ms),
             (&table::STATS, &mut self.report.stats),
             (&table::QUIET, &mut self.report.quiet),
+            (&table::VERBOSE, &mut self.report.verbose),
             (&table::CONTENTION, &mut self.report.contention),
             (&table::TRACE, &mut self.report.trace),
             (&table::TRACE_BUFFER, &mut self.report.trace_bytes),

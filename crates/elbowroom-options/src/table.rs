@@ -284,6 +284,15 @@ pub const STATS: Spec =
 /// No summary.
 pub const QUIET: Spec = Spec::flag("quiet", "Print no summary at the end").short('q').or("0");
 
+/// A longer summary.
+pub const VERBOSE: Spec = Spec::flag(
+    "verbose",
+    "Print the largest processes of the run at the end, too: at most 10, each with its peak, its faults, what \
+     it has put out to swap, and its time",
+)
+.short('v')
+.or("0");
+
 /// The lock statistics.
 pub const CONTENTION: Spec = Spec {
     more: "As `perf lock contention` does for the kernel, without root. Acquisitions are counted by caller \

@@ -18,6 +18,17 @@ pub enum MoverKind {
     Copy,
 }
 
+/// A group that uses more than its `high`, and of which nothing can be reclaimed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HighStuck {
+    /// The place of the group among all groups: [`GroupId::number`](crate::GroupId::number).
+    pub group: usize,
+    /// Bytes that it uses.
+    pub usage_bytes: u64,
+    /// Its `high`, in bytes.
+    pub high_bytes: u64,
+}
+
 /// Functions of the program that the manager calls. `None` is the default of each.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct Hooks {
@@ -41,6 +52,9 @@ pub struct Hooks {
     /// Called with a line, without its end, about a failure that is reported in no other way. `None`: it is
     /// written to standard error. Called by the manager's threads.
     pub report: Option<fn(&str)>,
+    /// Called when a group uses more than its `high`, and nothing of it can be reclaimed: within a second, and
+    /// once in a minute for each group at most. `None`: a line for `report`. Called by a thread of the manager.
+    pub on_high_stuck: Option<fn(HighStuck)>,
     /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
     /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
     /// return.
@@ -370,6 +384,13 @@ pub const FAULT_BOUND: Duration = Duration::from_secs(180);
 
 /// How often it is looked whether handlers get on, and faults are served.
 pub const WATCH_LOOK: Duration = Duration::from_secs(1);
+
+/// If so many accesses in a row find a group over its `high` and can reclaim nothing, that is reported. One
+/// access alone may have found pages that are being written, which the next one reclaims.
+pub const STUCK_ACCESSES: u32 = 4;
+
+/// That a group stays over its `high` is reported again after this.
+pub const STUCK_AGAIN: Duration = Duration::from_secs(60);
 
 /// If the watchdog has not looked for so long, the process was stopped: that time counts as no wait.
 pub const STOPPED: Duration = Duration::from_secs(5);

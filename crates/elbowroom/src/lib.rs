@@ -38,7 +38,9 @@ mod vma;
 mod writeback;
 
 pub use ablation::{Ablation, Tuning};
-pub use config::{Config, FAULT_BOUND, FORK_BOUND, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind};
+pub use config::{
+    Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind,
+};
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
@@ -55,7 +57,7 @@ pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 pub use process_tree::{
-    LargeProcess, LargestProcesses, Member, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree,
+    GroupAnswer, GroupRequest, GroupRow, GroupUse, LargeProcess, LargestProcesses, Member, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree,
     ProcessUse, RunTotals, StallAverages, StalledFor, TreeLimits, TreeSnapshot,
 };
 pub use space::{

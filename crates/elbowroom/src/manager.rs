@@ -1,17 +1,19 @@
 //! A manager: its threads, and its verbs.
 
 mod groups;
+mod shown;
 
 pub use self::groups::MemoryGroups;
+#[cfg(not(shuttle))]
+pub(crate) use self::shown::counted;
 
 use crate::config::Config;
 use crate::core::{Core, Inbox};
 use crate::error::{OpenError, StartError};
 use crate::fault::{Faults, Handler};
-use crate::group::{GroupEvent, GroupId, Pressure, StallKinds, StallSource, StallTime};
+use crate::group::{GroupId, Pressure};
 use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
-use crate::process_tree::{ProcessGauges, ProcessPressure, ProcessUse, StallAverages, StalledFor};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
 use crate::stats::{Event, LatencySnapshot, LatencyUse, Stats};
@@ -22,7 +24,7 @@ use elbowroom_machine::soft::Subscription;
 use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable, probe};
 use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, StoreFile, reactor};
 use elbowroom_sync::atomic::Ordering;
-use elbowroom_sync::{Arc, Awaited, LockClass, LockStats, Mutex, thread};
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
@@ -138,10 +140,10 @@ impl<P: Platform> Manager<P> {
         let chores = move || {
             core.collapse_some();
             chores(&core);
-            note_use(&core);
+            shown::note(&core);
         };
-        let core = self.core.clone();
-        start("elbowroom-supply", Box::new(move || core.supplier().run(chores)))
+        let (core, asked) = (self.core.clone(), self.core.clone());
+        start("elbowroom-supply", Box::new(move || core.supplier().run(chores, || shown::serve(&asked))))
     }
 
     #[cfg(not(shuttle))]
@@ -319,67 +321,6 @@ impl<P: Platform> Manager<P> {
             swap_pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
             mmu: P::name(&core.mmu),
         }
-    }
-}
-
-/// Tells the other processes of the run what this one has counted so far.
-fn note_use<P: Platform>(core: &Spaces<P>) {
-    if let Some(member) = &core.config.member {
-        core.swap.quota.settle(core.swap.used());
-        member.note_gauges(&gauges(core));
-        member.note_use(&counted(core));
-    }
-}
-
-/// What the process shows of itself in the table of its run.
-fn gauges<P: Platform>(core: &Spaces<P>) -> ProcessGauges {
-    let figures = core.groups.of(GroupId::ROOT).pressure().figures();
-    let averages = |time: StallTime| {
-        let StallTime { avg10, avg60, avg300, total_us } = time;
-        StallAverages { avg10, avg60, avg300, total_us }
-    };
-    let StallKinds { file_read_us, swap_in_us, frames_us, dirty_us } = figures.kinds;
-    let source = |source: &StallSource| {
-        let StallSource { device, inode, address, stall_us, .. } = *source;
-        let stalled_for = match address {
-            0 => StalledFor::File { device, inode },
-            address => StalledFor::Memory { address: address as u64 },
-        };
-        (stalled_for, stall_us)
-    };
-    let waits = core.locks.wait_sums();
-    let most = waits.most();
-    ProcessGauges {
-        pressure: ProcessPressure {
-            some: averages(figures.some),
-            full: averages(figures.full),
-            file_read_us,
-            swap_in_us,
-            frames_us,
-            dirty_us,
-        },
-        pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
-        swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,
-        out_bytes: core.swap.used() << PAGE_SHIFT,
-        lock: ProcessGauges::name(most.map_or("", |(what, _)| what.name())),
-        lock_wait_us: most.map_or(0, |(_, wait_ns)| wait_ns / 1000),
-        lru_wait_us: waits.of(Awaited::Lock(LockClass::Lru)) / 1000,
-        stalled_for: figures.sources.first().map(source),
-        high_stuck: core.groups.all().map(|group| group.counters.get(GroupEvent::HighStuck)).sum(),
-    }
-}
-
-/// What was counted so far, of what a run tells of each process.
-pub(crate) fn counted<P: Platform>(core: &Spaces<P>) -> ProcessUse {
-    let c = &core.counters;
-    ProcessUse {
-        faults: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
-        major_faults: c.get(Event::FaultsMajor),
-        refaults: c.get(Event::RefaultPages),
-        read_bytes: c.get(Event::ReadBytes),
-        written_bytes: c.get(Event::WrittenBytes),
-        swapped_in: c.get(Event::SwapIns),
-        swapped_out: c.get(Event::SwapOuts),
     }
 }
 

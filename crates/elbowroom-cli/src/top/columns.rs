@@ -178,7 +178,7 @@ impl Column {
         let rate =
             |of: fn(&Rates) -> f64| rates.as_ref().map_or_else(|| "-".to_owned(), |rates| rate(of(rates)));
         let percent = |of: fn(&ProcessPressure) -> f64| {
-            row.pressure.as_ref().map_or_else(|| "-".to_owned(), |pressure| format!("{:.1}", of(pressure)))
+            row.shown.pressure.as_ref().map_or_else(|| "-".to_owned(), |pressure| format!("{:.1}", of(pressure)))
         };
         let size_or_none = |bytes| if bytes == 0 { "-".to_owned() } else { size(bytes) };
         match self {
@@ -202,17 +202,17 @@ impl Column {
             Column::Full60 => percent(|pressure| pressure.full.avg60),
             Column::Full300 => percent(|pressure| pressure.full.avg300),
             Column::Stalls => {
-                let kind = row.pressure.as_ref().and_then(stall_kind);
-                let source = row.stalls.as_ref().map(|stalls| stalls.short());
+                let kind = row.shown.pressure.as_ref().and_then(stall_kind);
+                let source = row.shown.stalls.as_ref().map(|stalls| stalls.short());
                 let parts: Vec<_> = kind.map(str::to_owned).into_iter().chain(source).collect();
                 if parts.is_empty() { "-".to_owned() } else { parts.join(" ") }
             }
-            Column::Pool => size_or_none(row.tiers.pool_bytes),
-            Column::File => size_or_none(row.tiers.swap_file_bytes),
-            Column::Out => size_or_none(row.tiers.out_bytes),
-            Column::Lock => row.contention.lock.clone().unwrap_or_else(|| "-".to_owned()),
-            Column::Wait => time(row.contention.wait_us),
-            Column::Lru => time(row.contention.lru_wait_us),
+            Column::Pool => size_or_none(row.shown.tiers.pool_bytes),
+            Column::File => size_or_none(row.shown.tiers.swap_file_bytes),
+            Column::Out => size_or_none(row.shown.tiers.out_bytes),
+            Column::Lock => row.shown.contention.lock.clone().unwrap_or_else(|| "-".to_owned()),
+            Column::Wait => time(row.shown.contention.wait_us),
+            Column::Lru => time(row.shown.contention.lru_wait_us),
         }
     }
 
@@ -225,7 +225,7 @@ impl Column {
             of(other).total_cmp(&of(one))
         };
         let percent = |of: fn(&ProcessPressure) -> f64| {
-            let of = |row: &RatedRow| row.row.pressure.as_ref().map_or(-1.0, of);
+            let of = |row: &RatedRow| row.row.shown.pressure.as_ref().map_or(-1.0, of);
             of(other).total_cmp(&of(one))
         };
         let text = || self.text(one).cmp(&self.text(other));
@@ -248,11 +248,11 @@ impl Column {
             Column::Full60 => percent(|pressure| pressure.full.avg60),
             Column::Full300 => percent(|pressure| pressure.full.avg300),
             Column::Stalls | Column::Lock => text(),
-            Column::Pool => bytes(|row| row.row.tiers.pool_bytes),
-            Column::File => bytes(|row| row.row.tiers.swap_file_bytes),
-            Column::Out => bytes(|row| row.row.tiers.out_bytes),
-            Column::Wait => bytes(|row| row.row.contention.wait_us),
-            Column::Lru => bytes(|row| row.row.contention.lru_wait_us),
+            Column::Pool => bytes(|row| row.row.shown.tiers.pool_bytes),
+            Column::File => bytes(|row| row.row.shown.tiers.swap_file_bytes),
+            Column::Out => bytes(|row| row.row.shown.tiers.out_bytes),
+            Column::Wait => bytes(|row| row.row.shown.contention.wait_us),
+            Column::Lru => bytes(|row| row.row.shown.contention.lru_wait_us),
         };
         by_column.then(one.row.pid.cmp(&other.row.pid))
     }
@@ -443,15 +443,15 @@ mod tests {
         let mut process = row(9, "make", 1 << 20, None);
         let averages = StallAverages { avg10: 12.34, ..StallAverages::default() };
         let pressure = ProcessPressure { some: averages, file_read_us: 7, ..ProcessPressure::default() };
-        process.row.pressure = Some(pressure);
+        process.row.shown.pressure = Some(pressure);
         let stalls = Stalls { inode: 77, stall_us: 7, ..Stalls::default() };
-        process.row.stalls = Some(stalls.clone());
+        process.row.shown.stalls = Some(stalls.clone());
         assert_eq!((Column::Some10.text(&process), Column::Full10.text(&process)), ("12.3".into(), "0.0".into()));
         assert_eq!(Column::Stalls.text(&process), "read inode 77");
-        process.row.stalls = Some(Stalls { path: Some("/data/tokens.bin".to_owned()), ..stalls });
+        process.row.shown.stalls = Some(Stalls { path: Some("/data/tokens.bin".to_owned()), ..stalls });
         assert_eq!(Column::Stalls.text(&process), "read tokens.bin");
-        process.row.pressure = Some(ProcessPressure { swap_in_us: 8, ..pressure });
-        process.row.stalls = Some(Stalls { address: 1 << 40, ..Stalls::default() });
+        process.row.shown.pressure = Some(ProcessPressure { swap_in_us: 8, ..pressure });
+        process.row.shown.stalls = Some(Stalls { address: 1 << 40, ..Stalls::default() });
         assert_eq!(Column::Stalls.text(&process), "swap-in memory");
     }
 

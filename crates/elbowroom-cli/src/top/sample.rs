@@ -76,6 +76,14 @@ pub struct Row {
     /// Its counters.
     #[serde(flatten)]
     pub used: ProcessUse,
+    /// What it shows of itself.
+    #[serde(flatten)]
+    pub shown: Shown,
+}
+
+/// What a process shows of itself beside its counters.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Shown {
     /// Its pressure. `None`: it has noted none in the last [`SILENT_MS`].
     #[serde(default)]
     pub pressure: Option<ProcessPressure>,
@@ -160,7 +168,7 @@ impl Sample {
             swap_bytes: snapshot.swap_bytes,
             processes: snapshot.processes,
             ended: snapshot.ended,
-            pressure: RunPressure::most(rows.iter().filter_map(|row| row.pressure)),
+            pressure: RunPressure::most(rows.iter().filter_map(|row| row.shown.pressure)),
             rows,
         }
     }
@@ -171,9 +179,6 @@ impl Row {
     fn of(row: &ProcessRow, run_age_ms: u64) -> Self {
         let noted_ms = row.noted.map(milliseconds);
         let is_silent = noted_ms.is_none_or(|noted| run_age_ms.saturating_sub(noted) > SILENT_MS);
-        let ProcessGauges { pressure, pool_bytes, swap_file_bytes, out_bytes, .. } = row.gauges;
-        let ProcessGauges { lock, lock_wait_us, lru_wait_us, stalled_for, high_stuck, .. } = row.gauges;
-        let lock = printable(String::from_utf8_lossy(&lock).trim_end_matches('\0'));
         Self {
             pid: row.pid,
             name: printable(&row.name),
@@ -187,6 +192,18 @@ impl Row {
             cost: row.cost,
             noted_ms,
             used: row.used,
+            shown: Shown::of(row, is_silent),
+        }
+    }
+}
+
+impl Shown {
+    /// What the process of a row shows. `is_silent`: it has noted nothing for some time.
+    fn of(row: &ProcessRow, is_silent: bool) -> Self {
+        let ProcessGauges { pressure, pool_bytes, swap_file_bytes, out_bytes, .. } = row.gauges;
+        let ProcessGauges { lock, lock_wait_us, lru_wait_us, stalled_for, high_stuck, .. } = row.gauges;
+        let lock = printable(String::from_utf8_lossy(&lock).trim_end_matches('\0'));
+        Self {
             pressure: (!is_silent).then_some(pressure),
             tiers: Tiers { memory_bytes: row.bytes, pool_bytes, swap_file_bytes, out_bytes },
             contention: Contention {

@@ -44,6 +44,8 @@ pub fn make(options: &Options, manager: &Manager) -> Result<(), String> {
             None
         }));
     }
+    let named = spec.groups.iter().zip(&made).filter_map(|(group, id)| Some(((*id)?, group.name.as_str())));
+    manager.groups().show(&named.collect::<Vec<_>>());
     let _ = PLACEMENT.set(Placement { spec, rules, made });
     failed
 }
@@ -79,6 +81,13 @@ fn path(origin: &Origin) -> Option<String> {
         Some(named) if is_removed => named.to_owned(),
         _ => path,
     })
+}
+
+/// The name of the group with this number ([`GroupId::number`]).
+pub fn name(number: usize) -> &'static str {
+    let Some(Placement { spec, made, .. }) = PLACEMENT.get() else { return "root" };
+    let at = made.iter().position(|id| id.is_some_and(|id| id.number() == number));
+    at.map_or("root", |at| &spec.groups[at].name)
 }
 
 /// The figures of all groups that were made, in the order of the spec.

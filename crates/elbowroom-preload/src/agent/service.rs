@@ -21,7 +21,7 @@ use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
-use crate::base::report::Bytes;
+use crate::base::report::{Bytes, program_name};
 use crate::base::reserve;
 use crate::base::run;
 use crate::base::said;
@@ -29,7 +29,7 @@ use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
 use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
-use elbowroom::{Config, DefaultSwap, EngineKind, Hooks, Host, Manager, MoverKind, Origin, Space};
+use elbowroom::{Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Space};
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
@@ -284,6 +284,7 @@ fn config(options: &Options) -> Config {
             on_hand_back: Some(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode)),
             on_late_fork: Some(tree::note_late),
             report: Some(say),
+            on_high_stuck: Some(say_high_stuck),
             end_process: Some(die),
         },
         trace_bytes: if options.report.trace.is_some() { options.report.trace_bytes } else { 0 },
@@ -335,6 +336,18 @@ fn say(line: &str) {
             }
         }
     }
+}
+
+/// Says that a group stays over its `high`.
+fn say_high_stuck(stuck: HighStuck) {
+    let HighStuck { group, usage_bytes, high_bytes } = stuck;
+    let (name, usage, high) = (groups::name(group), Bytes(usage_bytes), Bytes(high_bytes));
+    say(&format!(
+        "{} (pid {}): group {name} has {usage}, more than its high of {high}, and nothing of it can be \
+         reclaimed",
+        program_name(),
+        sys::getpid()
+    ));
 }
 
 /// The workers' side of the lanes.

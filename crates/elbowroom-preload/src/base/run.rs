@@ -9,7 +9,7 @@
 use crate::base::config::Options;
 use crate::base::state;
 use crate::base::sys;
-use elbowroom::{Member, ProcessTree, RunTotals};
+use elbowroom::{LargestProcesses, Member, ProcessTree, RunTotals};
 use elbowroom_store::open_briefly;
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -61,6 +61,11 @@ pub fn lack() -> Option<&'static str> {
 /// The figures of the whole run so far. Allocates nothing.
 pub fn totals() -> Option<RunTotals> {
     member().map(|member| member.tree().totals())
+}
+
+/// The largest processes of the run so far. Allocates nothing.
+pub fn largest() -> Option<LargestProcesses> {
+    member().map(|member| member.tree().largest())
 }
 
 /// Called before an exec: gives this process's memory back to the run. If the exec fails, [`came_back`]

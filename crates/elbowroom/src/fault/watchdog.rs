@@ -10,14 +10,16 @@
 //! handler does not read them shows in its beat, which stands still.
 
 use super::Faults;
-use crate::config::{DELAY, WATCH_LOOK};
+use crate::config::{DELAY, HighStuck, STUCK_AGAIN, WATCH_LOOK};
 use crate::core::Job;
+use crate::group::GroupId;
 use crate::page::{Beat, Flag, Folio, Parked};
 use crate::platform::Platform;
 use crate::stats::Event;
 use elbowroom_machine::{Mmu, PAGE_SIZE};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
+use std::collections::HashMap;
 
 /// What the watchdog remembers of a handler: its last beat, since when that stands still, and whether this
 /// was reported.
@@ -33,15 +35,36 @@ impl<P: Platform> Faults<P> {
         let begin = Instant::now();
         let pulse = |_| Pulse { beat: 0, since: begin, reported: false };
         let mut pulses: Vec<_> = (0..self.inboxes.len()).map(pulse).collect();
+        let mut told = HashMap::new();
         while !self.stop.load(Ordering::Acquire) {
             self.rest_if_wanted();
             self.watch.wait(&self.stop, WATCH_LOOK);
+            self.tell_stuck_groups(&mut told);
             // The flusher wakes throttled writers, too, but may be busy with a disk.
             self.wake_throttled();
             let stuck = self.feel_pulses(&mut pulses);
             self.end_all_overdue();
             if stuck {
                 self.stand_in(&pulses);
+            }
+        }
+    }
+
+    /// Tells the program of groups that stay over their `high`, since nothing of them can be reclaimed. `told`:
+    /// when it was told of each last.
+    fn tell_stuck_groups(&self, told: &mut HashMap<GroupId, Instant>) {
+        for (group, pages) in self.groups.stuck_over_high() {
+            if told.get(&group).is_some_and(|told| told.elapsed() < STUCK_AGAIN) {
+                continue;
+            }
+            told.insert(group, Instant::now());
+            let [usage_bytes, high_bytes] = pages.map(|pages| pages * PAGE_SIZE as u64);
+            match self.config.hooks.on_high_stuck {
+                Some(tell) => tell(HighStuck { group: group.number(), usage_bytes, high_bytes }),
+                None => self.report(&format!(
+                    "{group} uses {usage_bytes} bytes, more than its high of {high_bytes}, and nothing of it \
+                     can be reclaimed"
+                )),
             }
         }
     }

@@ -59,6 +59,17 @@ impl GroupId {
     #[cfg(test)]
     pub const OTHER: Self = Self { index: 1, life: 0 };
 
+    /// The number of the group's place among all groups, from 0 (the root) on. A group may get the place of one
+    /// that was removed.
+    pub fn number(self) -> usize {
+        self.index()
+    }
+
+    /// The group in one word, which no other group of the manager has.
+    pub(crate) fn key(self) -> u64 {
+        u64::from(self.life) << 16 | u64::from(self.index)
+    }
+
     /// The group's index in tables of groups, below [`MAX_GROUPS`](crate::config::MAX_GROUPS).
     pub(crate) fn index(self) -> usize {
         usize::from(self.index)

@@ -14,9 +14,9 @@ use super::charge::Usage;
 use super::limits::{DirtyLimits, Family, LimitPages, Limits, Sibling, UNLIMITED, effective_protection};
 use super::stat::{GroupCounters, GroupEvent, GroupStats};
 use super::{GroupId, Groups, Pressure};
-use crate::config::MAX_GROUPS;
+use crate::config::{MAX_GROUPS, STUCK_ACCESSES};
 use elbowroom_machine::{Errno, PAGE_SHIFT};
-use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::epoch::{ArcCell, pin};
 use elbowroom_sync::{Arc, Mutant, OnceLock};
 
@@ -81,6 +81,8 @@ pub struct Group {
     waiting: AtomicUsize,
     /// Replaced when the place gets a new group.
     pressure: ArcCell<Arc<Pressure>>,
+    /// How many accesses in a row have found the group over its `high`, and could reclaim nothing of it.
+    stuck: AtomicU32,
 }
 
 impl Group {
@@ -94,6 +96,16 @@ impl Group {
             dirty_limits,
             waiting: AtomicUsize::default(),
             pressure: ArcCell::new(Arc::new(pressure)),
+            stuck: AtomicU32::new(0),
+        }
+    }
+
+    /// Notes that an access has found the group over its `high`, and whether pages of it could be reclaimed.
+    pub fn note_high(&self, reclaimed: bool) {
+        if !reclaimed {
+            self.stuck.fetch_add(1, Ordering::Relaxed);
+        } else if self.stuck.load(Ordering::Relaxed) > 0 {
+            self.stuck.store(0, Ordering::Relaxed);
         }
     }
 
@@ -280,6 +292,7 @@ impl Groups {
         let group = self.at(index);
         group.limits.set(limits);
         group.pressure.store(Some(Arc::new(pressure)), &pin());
+        group.stuck.store(0, Ordering::Relaxed);
         let life = group.place().life;
         group.move_to(Place { state: State::Live, life, parent: parent.index(), depth: above.depth + 1 });
         Ok(GroupId { index: index as u16, life })
@@ -361,6 +374,19 @@ impl Groups {
             (high != UNLIMITED && usage > high).then(|| (self.id(index), [usage, high]))
         };
         self.lineage(self.payer(group)).find_map(over)
+    }
+
+    /// The groups that use more than their `high`, and of which the last accesses, [`STUCK_ACCESSES`] in a row
+    /// at least, could reclaim nothing; each with its usage and its `high`, in pages.
+    pub fn stuck_over_high(&self) -> Vec<(GroupId, [u64; 2])> {
+        let stuck = |(index, place): (usize, Place)| {
+            let group = self.at(index);
+            let (usage, high) = (group.usage.pages(), group.limits.high());
+            let is_stuck = group.stuck.load(Ordering::Relaxed) >= STUCK_ACCESSES;
+            let is_over = place.state == State::Live && high != UNLIMITED && usage > high;
+            (is_stuck && is_over).then(|| (self.id(index), [usage, high]))
+        };
+        self.places().filter_map(stuck).collect()
     }
 
     /// The protection of `target` and of each group below it, if memory is reclaimed for `target`: none for

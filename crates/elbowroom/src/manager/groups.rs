@@ -114,6 +114,16 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         Ok((freed * PAGE_SIZE) as u64)
     }
 
+    /// Shows groups under these names to `elbowroom top` and `ctl`, which can also change their limits then.
+    /// Names have at most 128 bytes; of longer ones the first so many are shown. Only the first call has an
+    /// effect, and only if the process is one of a run ([`Config::member`](crate::Config::member)). All
+    /// processes of a run together can show 1,024 groups; further ones are not shown.
+    pub fn show(&self, groups: &[(GroupId, &str)]) {
+        if let Some(member) = &self.core.config.member {
+            member.show_groups(groups.iter().map(|(id, name)| (id.key(), (*name).to_owned())).collect());
+        }
+    }
+
     fn shrink(&self, group: GroupId, want: usize) -> usize {
         let ready = Ready::default();
         let freed = self.core.shrink(group, want, &ready);

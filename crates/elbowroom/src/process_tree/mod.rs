@@ -18,6 +18,7 @@
 mod choice;
 mod ended;
 mod gauges;
+mod groups;
 mod member;
 mod table;
 mod view;
@@ -25,6 +26,8 @@ mod view;
 pub(crate) use choice::{BLOCK, KEPT};
 pub use ended::{LargeProcess, LargestProcesses};
 pub use gauges::{ProcessGauges, ProcessPressure, StallAverages, StalledFor};
+pub(crate) use groups::Progress;
+pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupUse};
 pub use member::Member;
 pub use table::ProcessTree;
 pub use view::{ProcessRow, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};

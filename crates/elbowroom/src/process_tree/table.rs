@@ -23,6 +23,11 @@ const HEAD_WORDS: usize = 160;
 /// Six cache lines.
 pub(super) const ROW_WORDS: usize = 48;
 
+/// How many groups of all processes together are shown.
+pub(super) const GROUP_ROWS: usize = if cfg!(shuttle) { 4 } else { 1024 };
+/// The words of the table.
+const TABLE_WORDS: usize = HEAD_WORDS + ROWS * ROW_WORDS + GROUP_ROWS * group::WORDS;
+
 /// After this time the lock is taken from its owner, which may have been stopped.
 pub(super) const LOCK_BOUND: Duration = Duration::from_millis(500);
 /// A thread that has waited for the lock for this long looks whether its owner still exists.
@@ -60,6 +65,8 @@ pub(super) mod head {
     pub(in crate::process_tree) const MAX_SO_FAR: usize = 11;
     /// The pid namespace in which the ids of the processes are valid: its inode number.
     pub(in crate::process_tree) const NAMESPACE: usize = 12;
+    /// All rows of groups in use have smaller numbers than this.
+    pub(in crate::process_tree) const GROUPS_USED: usize = 13;
     /// What processes that have ended had counted: [`ProcessUse::WORDS`](super::ProcessUse::WORDS) words.
     pub(in crate::process_tree) const ENDED: usize = 16;
     /// The largest processes that have ended: [`super::super::ended`].
@@ -101,7 +108,37 @@ pub(super) mod row {
     pub(in crate::process_tree) const NOTED: usize = 20;
     /// What the process shows of itself: [`ProcessGauges::WORDS`](super::ProcessGauges::WORDS) words.
     pub(in crate::process_tree) const GAUGES: usize = 21;
-    const _: () = assert!(GAUGES + super::ProcessGauges::WORDS <= super::ROW_WORDS);
+    /// 1: the process is asked to note its groups, and to look for requests.
+    pub(in crate::process_tree) const GROUPS_ASKED: usize = 41;
+    const _: () = assert!(GAUGES + super::ProcessGauges::WORDS <= GROUPS_ASKED);
+}
+
+/// Words of a group's row: [`super::groups`].
+pub(super) mod group {
+    /// How many there are: six cache lines.
+    pub(in crate::process_tree) const WORDS: usize = 48;
+    /// The process's id in the upper half, the number of its row and 1 in the lower; 0: the row is free.
+    pub(in crate::process_tree) const OWNER: usize = 0;
+    /// What the process knows the group by.
+    pub(in crate::process_tree) const KEY: usize = 1;
+    /// The name, in 16 words.
+    pub(in crate::process_tree) const NAME: usize = 2;
+    /// When the figures were written, in nanoseconds since the boot.
+    pub(in crate::process_tree) const NOTED: usize = 18;
+    /// The figures.
+    pub(in crate::process_tree) const FIGURES: usize = 19;
+    /// The id of the process that requests something; 0: none does.
+    pub(in crate::process_tree) const CLAIM: usize = 40;
+    /// The state of the request.
+    pub(in crate::process_tree) const STATE: usize = 41;
+    /// What is requested, and how many bytes of it.
+    pub(in crate::process_tree) const WHAT: usize = 42;
+    pub(in crate::process_tree) const BYTES: usize = 43;
+    /// Bytes that were reclaimed for the request.
+    pub(in crate::process_tree) const FREED: usize = 44;
+    /// What came of it: an errno value, or 0.
+    pub(in crate::process_tree) const RESULT: usize = 45;
+    const _: () = assert!(FIGURES + super::super::groups::GroupUse::WORDS <= CLAIM);
 }
 
 /// The table of a run.
@@ -111,7 +148,7 @@ pub struct ProcessTree {
 
 impl ProcessTree {
     /// The size of the table's file, in bytes. Pages of it that are not used take no memory.
-    pub const BYTES: u64 = ((HEAD_WORDS + ROWS * ROW_WORDS) * 8) as u64;
+    pub const BYTES: u64 = (TABLE_WORDS * 8) as u64;
 
     /// Makes the table of a new run in an empty file.
     ///
@@ -121,7 +158,7 @@ impl ProcessTree {
         if !cfg!(shuttle) {
             file.set_len(Self::BYTES)?;
         }
-        let tree = Self { words: SharedWords::map(file, HEAD_WORDS + ROWS * ROW_WORDS)? };
+        let tree = Self { words: SharedWords::map(file, TABLE_WORDS)? };
         tree.head(head::BEGAN).store(boot_time(), Ordering::Relaxed);
         tree.head(head::SWAP_MAX).store(limits.swap_max / PAGE_SIZE as u64, Ordering::Relaxed);
         let each = limits.each.map_or(u64::MAX, |bytes| bytes / PAGE_SIZE as u64);
@@ -137,7 +174,7 @@ impl ProcessTree {
     /// # Errors
     /// The kernel's. EINVAL: the file has no table of this version.
     pub fn open(file: &File) -> Result<Self, Errno> {
-        let tree = Self { words: SharedWords::map(file, HEAD_WORDS + ROWS * ROW_WORDS)? };
+        let tree = Self { words: SharedWords::map(file, TABLE_WORDS)? };
         let is_ours = tree.head(head::MAGIC).load(Ordering::Acquire) == MAGIC;
         if is_ours { Ok(tree) } else { Err(Errno::INVAL) }
     }
@@ -148,6 +185,10 @@ impl ProcessTree {
 
     pub(super) fn row(&self, row: usize, word: usize) -> &AtomicU64 {
         self.words.word(number(row, word))
+    }
+
+    pub(super) fn group(&self, at: usize, word: usize) -> &AtomicU64 {
+        self.words.word(HEAD_WORDS + ROWS * ROW_WORDS + at * group::WORDS + word)
     }
 
     /// How many pages all processes together may have.
@@ -351,6 +392,7 @@ impl ProcessTree {
         if self.owner(row) != pid {
             return;
         }
+        self.clear_groups(row, pid);
         self.empty(row);
         let owner = self.row(row, row::OWNER);
         let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -359,6 +401,7 @@ impl ProcessTree {
     /// Empties the row of a process that has executed a program, and so has no memory yet. The caller has
     /// the lock.
     pub(super) fn begin_again(&self, row: usize, name: [u64; 2]) {
+        self.clear_groups(row, self.owner(row));
         self.empty(row);
         self.row(row, row::NAME).store(name[0], Ordering::Relaxed);
         self.row(row, row::NAME + 1).store(name[1], Ordering::Relaxed);

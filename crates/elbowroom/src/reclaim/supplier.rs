@@ -55,8 +55,9 @@ impl SupplyBell {
 pub(crate) struct Supplier<'r, P: Platform>(pub(super) &'r Reclaim<P>);
 
 impl<P: Platform> Supplier<'_, P> {
-    /// The main loop of the thread that keeps frames at hand. Runs `chores` about once in [`SUPPLY_LOOK`].
-    pub(crate) fn run(&self, chores: impl Fn()) {
+    /// The main loop of the thread that keeps frames at hand. Runs `chores` about once in [`SUPPLY_LOOK`], and
+    /// `serve` after each sleep: it does what other processes ask, if they ask something.
+    pub(crate) fn run(&self, chores: impl Fn(), serve: impl Fn()) {
         let (mut due, mut look) = (Instant::now() + SUPPLY_LOOK, SUPPLY_LOOK);
         // Half of the free frames that were left when pages were given to other processes. The arena does not
         // grow ahead of need before threads use that many: an idle process would take the pages again.
@@ -75,6 +76,7 @@ impl<P: Platform> Supplier<'_, P> {
             if self.give_to_others() {
                 spare = self.0.mmu.frames_at_hand() / 2;
             }
+            serve();
             if Instant::now() >= due {
                 // Folios that were split take more metadata than before, and perhaps no thread asks for
                 // frames now and so pays for it.

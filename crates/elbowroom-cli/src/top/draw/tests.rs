@@ -9,7 +9,7 @@ use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 use super::*;
 use crate::top::rates::History;
 use crate::top::columns::Table;
-use crate::top::sample::{Contention, Row, RunPressure, Sample, Stalls, Tiers};
+use crate::top::sample::{Contention, Row, RunPressure, Sample, Shown, Stalls, Tiers};
 
 const MIB: u64 = 1 << 20;
 
@@ -41,13 +41,14 @@ fn stalling(row: Row) -> Row {
         ..ProcessPressure::default()
     };
     let path = Some("/data/tokens-of-a-long-name.bin".to_owned());
-    Row {
+    let shown = Shown {
         pressure: Some(pressure),
         tiers: Tiers { pool_bytes: 32 * MIB, swap_file_bytes: 64 * MIB, out_bytes: 200 * MIB, ..Tiers::default() },
         contention: Contention { lock: Some("page-table".to_owned()), wait_us: 1_500_000, lru_wait_us: 17 },
         stalls: Some(Stalls { path, inode: 3, ..Stalls::default() }),
-        ..row
-    }
+        high_stuck: 0,
+    };
+    Row { shown, ..row }
 }
 
 fn averages(avg10: f64, avg60: f64) -> StallAverages {

@@ -3,6 +3,7 @@
 
 pub mod contention;
 mod groups;
+mod largest;
 mod text;
 
 pub use self::groups::GroupFigures;
@@ -12,7 +13,7 @@ use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{run, sys, tree};
-use elbowroom::{LockUse, PressureUse, RunTotals, Stats};
+use elbowroom::{LargestProcesses, LockUse, PressureUse, RunTotals, Stats};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display, Write};
 use std::sync::atomic::Ordering;
@@ -38,6 +39,9 @@ pub struct Report<'a> {
     /// The run, of which the process is one, so far; in the report of the process that the command became.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunTotals>,
+    /// The largest processes of the run, if they are asked for, in the same report.
+    #[serde(skip)]
+    pub largest: Option<LargestProcesses>,
     /// What was left to the kernel.
     #[serde(flatten, serialize_with = "as_maps")]
     pub left_to_kernel: Left<'a>,
@@ -126,6 +130,9 @@ impl Display for Report<'_> {
                 [run.used.swapped_out, run.used.swapped_in].map(|n| Bytes(n * sys::PAGE as u64));
             let minor = faults.saturating_sub(major);
             line(f, "", format_args!("{minor} minor faults, {major} major; swap: {out} out, {back} in"))?;
+        }
+        if let Some(largest) = &self.largest {
+            largest::lines(f, largest)?;
         }
         if self.forked_unmanaged > 0 {
             let n = self.forked_unmanaged;
@@ -257,6 +264,7 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse
     let managed = figures.is_some();
     let budget_bytes = state::options().map_or(0, |options| options.memory_bytes);
     let is_main = state::options().is_some_and(|options| options.main_pid == sys::getpid());
+    let is_verbose = state::options().is_some_and(|options| options.report.verbose);
     let (stats, locks, pressure) = figures.unwrap_or_else(|| {
         (Stats { budget_bytes, ..Stats::default() }, LockUse::default(), PressureUse::default())
     });
@@ -267,6 +275,7 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse
         groups: Vec::new(),
         forked_unmanaged: tree::unmanaged_children(),
         run: if is_main { run::totals() } else { None },
+        largest: if is_main && is_verbose { run::largest() } else { None },
         left_to_kernel: Left {
             counts: &process.left,
             // SAFETY: null, or leaked.
@@ -333,6 +342,7 @@ mod tests {
             pressure: PressureUse::default(),
             groups: Vec::new(),
             run: None,
+            largest: None,
             forked_unmanaged: 3,
             left_to_kernel: of(&left),
             pid: 9,
@@ -370,6 +380,7 @@ mod tests {
             pressure: PressureUse::default(),
             groups: Vec::new(),
             run: None,
+            largest: None,
             forked_unmanaged: 0,
             left_to_kernel: of(&left),
             pid: 9,

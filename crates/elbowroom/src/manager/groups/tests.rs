@@ -2,9 +2,9 @@
 //! test_memcontrol.c), on the soft MMU.
 
 use crate::group::{GroupId, GroupStats, Limits};
-use crate::{Config, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
+use crate::{Config, HighStuck, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
 use elbowroom_machine::PAGE_SIZE;
-use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
 
@@ -179,6 +179,42 @@ fn nobody_sleeps_for_what_cannot_be_reclaimed() {
     let seen = stats(&manager, group);
     assert!(seen.high_stuck > 100 && seen.high_waits == 0, "{seen:?}");
     assert!(since.elapsed() < Duration::from_secs(5));
+}
+
+/// The program is told of a group that stays over its `high`, once, and not of one that can be reclaimed.
+#[test]
+fn a_group_that_stays_over_its_high_is_told() {
+    // How often, of which group, its usage and its high.
+    static TOLD: [AtomicU64; 4] = [const { AtomicU64::new(0) }; 4];
+    let tell = |stuck: HighStuck| {
+        let HighStuck { group, usage_bytes, high_bytes } = stuck;
+        let values = TOLD[1..].iter().zip([group as u64, usage_bytes, high_bytes]);
+        values.for_each(|(to, value)| to.store(value, Ordering::SeqCst));
+        TOLD[0].fetch_add(1, Ordering::SeqCst);
+    };
+    let told = || TOLD.each_ref().map(|word| word.load(Ordering::SeqCst));
+    let hooks = Hooks { on_high_stuck: Some(tell), ..Hooks::default() };
+    let config = Config::with_memory(128 * UNIT + (2 << 20));
+    let manager = Manager::<Soft>::start_on(Config { hooks, ..config }).unwrap();
+    let groups = manager.groups();
+    let over = || groups.create(GroupId::ROOT, &limits(|limits| limits.high = 4 * UNIT)).unwrap();
+    let (file, memory) = (over(), over());
+    let cached = Cached::new(&manager, file, 16);
+    cached.read();
+    assert!(stats(&manager, file).high > 0);
+    let _all = anonymous(&manager, memory, 20);
+    let since = Instant::now();
+    while told()[0] == 0 {
+        assert!(since.elapsed() < Duration::from_secs(5), "nothing was told");
+        thread::sleep(Duration::from_millis(10));
+    }
+    assert!(since.elapsed() < Duration::from_millis(1500), "{:?}", since.elapsed());
+    // More accesses, and two more looks of the watchdog.
+    let _more = anonymous(&manager, memory, 1);
+    thread::sleep(Duration::from_millis(2500));
+    let [times, group, usage, high] = told();
+    assert_eq!((times, group, high), (1, memory.number() as u64, 4 * UNIT));
+    assert!(usage > 10 * UNIT, "{usage}");
 }
 
 /// The kernel's `test_memcg_max`; and all that is stored comes back.

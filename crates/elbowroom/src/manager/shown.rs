@@ -1,0 +1,198 @@
+//! What other processes see of a manager in the table of its run, and what they ask of its groups.
+//!
+//! The thread that keeps frames at hand does all of it: the figures of the process once a second, those of its
+//! groups only when another process asks. Reclaim that was requested is done in pieces of [`GIVE_BOUND`], so
+//! that the thread's own work and a fork are not kept waiting.
+
+use crate::config::{DELAY, GIVE_BOUND};
+use crate::group::{
+    GroupEvent, GroupId, GroupStats, Limits, PressureUse, StallKinds, StallSource, StallTime,
+};
+use crate::page::Ready;
+use crate::pause::{Cause, pause};
+use crate::platform::Platform;
+use crate::process_tree::{
+    GroupRequest, GroupUse, Member, ProcessGauges, ProcessPressure, ProcessUse, Progress, StallAverages,
+    StalledFor,
+};
+use crate::quiet::Rester;
+use crate::space::Spaces;
+use crate::stats::Event;
+use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Instant;
+use elbowroom_sync::{Arc, Awaited, LockClass};
+use std::collections::HashMap;
+
+/// Attempts in a row that may free nothing, before a request has failed.
+const RETRIES: usize = 16;
+
+/// Tells the other processes of the run what this one has counted so far, and what it shows of itself.
+pub(super) fn note<P: Platform>(core: &Spaces<P>) {
+    if let Some(member) = &core.config.member {
+        core.swap.quota.settle(core.swap.used());
+        member.note_gauges(&gauges(core));
+        member.note_use(&counted(core));
+    }
+}
+
+/// What was counted so far, of what a run tells of each process.
+pub(crate) fn counted<P: Platform>(core: &Spaces<P>) -> ProcessUse {
+    let c = &core.counters;
+    ProcessUse {
+        faults: c.get(Event::FaultsMinor) + c.get(Event::FaultsMajor),
+        major_faults: c.get(Event::FaultsMajor),
+        refaults: c.get(Event::RefaultPages),
+        read_bytes: c.get(Event::ReadBytes),
+        written_bytes: c.get(Event::WrittenBytes),
+        swapped_in: c.get(Event::SwapIns),
+        swapped_out: c.get(Event::SwapOuts),
+    }
+}
+
+fn averages(time: StallTime) -> StallAverages {
+    let StallTime { avg10, avg60, avg300, total_us } = time;
+    StallAverages { avg10, avg60, avg300, total_us }
+}
+
+/// What the process shows of itself.
+fn gauges<P: Platform>(core: &Spaces<P>) -> ProcessGauges {
+    let figures = core.groups.of(GroupId::ROOT).pressure().figures();
+    let waits = core.locks.wait_sums();
+    let most = waits.most();
+    ProcessGauges {
+        pressure: pressure(&figures),
+        pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
+        swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,
+        out_bytes: core.swap.used() << PAGE_SHIFT,
+        lock: ProcessGauges::name(most.map_or("", |(what, _)| what.name())),
+        lock_wait_us: most.map_or(0, |(_, wait_ns)| wait_ns / 1000),
+        lru_wait_us: waits.of(Awaited::Lock(LockClass::Lru)) / 1000,
+        stalled_for: figures.sources.first().map(stalled_for),
+        high_stuck: core.groups.all().map(|group| group.counters.get(GroupEvent::HighStuck)).sum(),
+    }
+}
+
+fn pressure(figures: &PressureUse) -> ProcessPressure {
+    let StallKinds { file_read_us, swap_in_us, frames_us, dirty_us } = figures.kinds;
+    let [some, full] = [figures.some, figures.full].map(averages);
+    ProcessPressure { some, full, file_read_us, swap_in_us, frames_us, dirty_us }
+}
+
+/// A source of stalls, with its stall time in microseconds.
+fn stalled_for(source: &StallSource) -> (StalledFor, u64) {
+    let StallSource { device, inode, address, stall_us, .. } = *source;
+    let stalled_for = match address {
+        0 => StalledFor::File { device, inode },
+        address => StalledFor::Memory { address: address as u64 },
+    };
+    (stalled_for, stall_us)
+}
+
+/// Does what other processes ask about the groups of this one, if they ask something.
+pub(super) fn serve<P: Platform>(core: &Arc<Spaces<P>>) {
+    if let Some(member) = core.config.member.as_ref().filter(|member| member.is_asked_about_groups()) {
+        serve_asked(core, member);
+    }
+}
+
+fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
+    let until = Instant::now() + GIVE_BOUND;
+    let groups: HashMap<u64, GroupId> =
+        core.groups.all_stats().into_iter().map(|(group, _)| (group.key(), group)).collect();
+    let act = |key: u64, request: GroupRequest, freed: u64| match groups.get(&key) {
+        Some(group) => act(core, *group, request, freed, until),
+        None => failed(Errno::NOENT),
+    };
+    let used = |key: u64| {
+        let group = *groups.get(&key)?;
+        let stats = core.groups.stats(group).ok()?;
+        Some(used(&stats, &core.groups.of(group).pressure().figures()))
+    };
+    member.serve_groups(act, used);
+}
+
+fn failed(errno: Errno) -> (u64, Progress) {
+    (0, Progress::Done(u64::from(errno.raw_os_error().unsigned_abs())))
+}
+
+/// Begins or goes on with what is requested of a group; `freed` bytes were reclaimed for it before. Gives the
+/// bytes that were reclaimed now.
+fn act<P: Platform>(
+    core: &Arc<Spaces<P>>,
+    group: GroupId,
+    request: GroupRequest,
+    freed: u64,
+    until: Instant,
+) -> (u64, Progress) {
+    let before = core.groups.limits(group);
+    let limits = match request {
+        GroupRequest::Max(max) => Limits { max, ..before },
+        GroupRequest::High(high) => Limits { high, ..before },
+        GroupRequest::Low(low) => Limits { low, ..before },
+        GroupRequest::Min(min) => Limits { min, ..before },
+        GroupRequest::Reclaim(bytes) => {
+            let wanted = || bytes.saturating_sub(freed).div_ceil(PAGE_SIZE as u64);
+            return reclaim(core, group, until, |now| wanted().saturating_sub(now));
+        }
+    };
+    if let Err(errno) = core.groups.set_limits(group, &limits) {
+        return failed(errno);
+    }
+    match request {
+        GroupRequest::Max(_) => reclaim(core, group, until, |_| core.groups.beyond_max(group)),
+        _ => (0, Progress::Done(0)),
+    }
+}
+
+/// Reclaims pages of a group until `wanted`, which has how many pages were freed now, wants no more, or until
+/// a moment. Gives the bytes that were freed.
+fn reclaim<P: Platform>(
+    core: &Arc<Spaces<P>>,
+    group: GroupId,
+    until: Instant,
+    wanted: impl Fn(u64) -> u64,
+) -> (u64, Progress) {
+    let (mut freed, mut failures) = (0, 0);
+    let progress = loop {
+        let want = wanted(freed);
+        if want == 0 {
+            break Progress::Done(0);
+        }
+        if failures == RETRIES {
+            break Progress::Done(u64::from(Errno::BUSY.raw_os_error().unsigned_abs()));
+        }
+        let is_interrupted = core.stop.load(Ordering::Acquire) || core.quiet.is_wanted(Rester::Helper);
+        if Instant::now() > until || is_interrupted {
+            break Progress::Begun;
+        }
+        let ready = Ready::default();
+        let some = core.shrink(group, (want as usize).min(core.tuning().reclaim_batch_pages), &ready);
+        core.dispatch(ready.take());
+        freed += some as u64;
+        if some == 0 {
+            failures += 1;
+            pause(Cause::Frames, DELAY);
+        }
+    };
+    (freed << PAGE_SHIFT, progress)
+}
+
+fn used(stats: &GroupStats, figures: &PressureUse) -> GroupUse {
+    GroupUse {
+        usage_bytes: stats.usage_bytes,
+        peak_bytes: stats.peak_bytes,
+        max_bytes: stats.limits.max,
+        high_bytes: stats.limits.high,
+        low_bytes: stats.limits.low,
+        min_bytes: stats.limits.min,
+        high_events: stats.high,
+        high_stuck: stats.high_stuck,
+        max_events: stats.max,
+        failed_events: stats.failed,
+        pgfault: stats.pgfault,
+        pgmajfault: stats.pgmajfault,
+        some: averages(figures.some),
+        full: averages(figures.full),
+    }
+}

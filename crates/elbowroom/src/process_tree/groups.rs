@@ -1,0 +1,344 @@
+//! The memory groups of processes in the table of a run: what each uses, and what `ctl` asks of it.
+//!
+//! A process that shows its groups takes a row for each: its owner, its name, its figures, and one request.
+//! Nothing is written there until another process asks for it ([`ProcessTree::ask_groups`]): then the process
+//! that has the groups notes the figures of all of them, and does what is requested. So groups cost nothing
+//! while nobody looks.
+//!
+//! Synchronization: atomics. Only the owner's process writes figures. A process that requests something claims
+//! the row first; the claim of a process that is gone is taken over. A request is the step of its state from
+//! idle to asked, which publishes its words; the answer is the step to done.
+
+use super::gauges::StallAverages;
+use super::table::ProcessTree;
+use super::table::{GROUP_ROWS, group, head, row};
+use elbowroom_machine::{boot_time, process_exists};
+use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::time::Duration;
+
+/// The longest name of a group that a row has, in bytes. Of a longer one it has the first so many.
+pub(super) const NAME_BYTES: usize = 8 * (group::NOTED - group::NAME);
+
+/// No limit.
+const NONE: u64 = u64::MAX;
+
+/// No request was made, or its answer was taken.
+const IDLE: u64 = 0;
+/// A request was made.
+const ASKED: u64 = 1;
+/// The request was answered.
+const DONE: u64 = 2;
+
+/// What a group uses and has counted, with the groups below it, and its limits. A limit of `u64::MAX`: none.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct GroupUse {
+    /// Bytes in use.
+    pub usage_bytes: u64,
+    /// The most bytes that were in use at a time.
+    pub peak_bytes: u64,
+    /// Its `max`, in bytes.
+    pub max_bytes: u64,
+    /// Its `high`, in bytes.
+    pub high_bytes: u64,
+    /// Its `low`, in bytes.
+    pub low_bytes: u64,
+    /// Its `min`, in bytes.
+    pub min_bytes: u64,
+    /// Accesses that found the group over its `high`.
+    pub high_events: u64,
+    /// Of these, accesses that could reclaim nothing.
+    pub high_stuck: u64,
+    /// Allocations that `max` did not permit at once.
+    pub max_events: u64,
+    /// Accesses that failed since the group stayed at its `max`.
+    pub failed_events: u64,
+    /// Page faults.
+    pub pgfault: u64,
+    /// Of these, faults that waited for I/O.
+    pub pgmajfault: u64,
+    /// The time in which at least one thread stalled.
+    pub some: StallAverages,
+    /// The time in which at least one thread stalled, and none was known to run.
+    pub full: StallAverages,
+}
+
+impl GroupUse {
+    pub(super) const WORDS: usize = 16;
+
+    fn words(&self) -> [u64; Self::WORDS] {
+        let ([some, some_us], [full, full_us]) = (self.some.words(), self.full.words());
+        [
+            self.usage_bytes,
+            self.peak_bytes,
+            self.max_bytes,
+            self.high_bytes,
+            self.low_bytes,
+            self.min_bytes,
+            self.high_events,
+            self.high_stuck,
+            self.max_events,
+            self.failed_events,
+            self.pgfault,
+            self.pgmajfault,
+            some,
+            some_us,
+            full,
+            full_us,
+        ]
+    }
+
+    fn of(words: [u64; Self::WORDS]) -> Self {
+        Self {
+            usage_bytes: words[0],
+            peak_bytes: words[1],
+            max_bytes: words[2],
+            high_bytes: words[3],
+            low_bytes: words[4],
+            min_bytes: words[5],
+            high_events: words[6],
+            high_stuck: words[7],
+            max_events: words[8],
+            failed_events: words[9],
+            pgfault: words[10],
+            pgmajfault: words[11],
+            some: StallAverages::of([words[12], words[13]]),
+            full: StallAverages::of([words[14], words[15]]),
+        }
+    }
+}
+
+/// A group of a process of a run, as its row in the table describes it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GroupRow {
+    /// The id of the process.
+    pub pid: u32,
+    /// Its whole name: the names of the groups above it, and its own, with dots between.
+    pub name: String,
+    /// What it uses and has counted.
+    pub used: GroupUse,
+    /// When the process noted that, in nanoseconds since the boot. `None`: never.
+    pub noted_at: Option<u64>,
+    /// The number of its row, for [`ProcessTree::request`].
+    pub(super) at: usize,
+}
+
+/// What is requested of a group. Sizes are in bytes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum GroupRequest {
+    /// Another `max`; `u64::MAX`: none. What the group has beyond it is reclaimed.
+    Max(u64),
+    /// Another `high`; `u64::MAX`: none.
+    High(u64),
+    /// Another `low`.
+    Low(u64),
+    /// Another `min`.
+    Min(u64),
+    /// So much of the group's memory is to be reclaimed.
+    Reclaim(u64),
+}
+
+impl GroupRequest {
+    fn words(self) -> [u64; 2] {
+        match self {
+            Self::Max(bytes) => [1, bytes],
+            Self::High(bytes) => [2, bytes],
+            Self::Low(bytes) => [3, bytes],
+            Self::Min(bytes) => [4, bytes],
+            Self::Reclaim(bytes) => [5, bytes],
+        }
+    }
+
+    /// `None`: there is no such request.
+    fn of([what, bytes]: [u64; 2]) -> Option<Self> {
+        match what {
+            1 => Some(Self::Max(bytes)),
+            2 => Some(Self::High(bytes)),
+            3 => Some(Self::Low(bytes)),
+            4 => Some(Self::Min(bytes)),
+            5 => Some(Self::Reclaim(bytes)),
+            _ => None,
+        }
+    }
+}
+
+/// What came of a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GroupAnswer {
+    /// An errno value. 0: it is done. EBUSY: too little could be reclaimed.
+    pub errno: u64,
+    /// Bytes that were reclaimed for it.
+    pub freed_bytes: u64,
+}
+
+/// How far a process has come with a request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Progress {
+    /// The request is done, or has failed: an errno value, or 0.
+    Done(u64),
+    /// There is more to reclaim.
+    Begun,
+}
+
+impl ProcessTree {
+    /// The owner's word of the groups of a row's process. Rows are freed and taken again, and so are ids: both
+    /// together are of one process.
+    fn group_owner(row: usize, pid: u32) -> u64 {
+        u64::from(pid) << 32 | (row as u64 + 1)
+    }
+
+    fn group_rows(&self) -> std::ops::Range<usize> {
+        0..(self.head(head::GROUPS_USED).load(Ordering::Acquire) as usize).min(GROUP_ROWS)
+    }
+
+    /// Takes a row for a group of a process. `None`: no row is free.
+    pub(super) fn enter_group(&self, row: usize, pid: u32, key: u64, name: &str) -> Option<usize> {
+        let owner = Self::group_owner(row, pid);
+        let free = |at: &usize| {
+            let word = self.group(*at, group::OWNER);
+            word.load(Ordering::Relaxed) == 0
+                && word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+        };
+        let at = (0..GROUP_ROWS).find(free)?;
+        let mut bytes = [0; NAME_BYTES];
+        bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
+        for (nth, word) in bytes.chunks_exact(8).enumerate() {
+            let word = u64::from_le_bytes(std::array::from_fn(|byte| word[byte]));
+            self.group(at, group::NAME + nth).store(word, Ordering::Relaxed);
+        }
+        self.group(at, group::KEY).store(key, Ordering::Relaxed);
+        self.head(head::GROUPS_USED).fetch_max(at as u64 + 1, Ordering::AcqRel);
+        Some(at)
+    }
+
+    /// Whether a row is that of a process's group.
+    pub(super) fn is_group_of(&self, at: usize, row: usize, pid: u32, key: u64) -> bool {
+        at < GROUP_ROWS
+            && self.group(at, group::OWNER).load(Ordering::Acquire) == Self::group_owner(row, pid)
+            && self.group(at, group::KEY).load(Ordering::Relaxed) == key
+    }
+
+    /// Frees the rows of all groups of a process.
+    pub(super) fn clear_groups(&self, row: usize, pid: u32) {
+        let owner = Self::group_owner(row, pid);
+        let is_its = |at: &usize| self.group(*at, group::OWNER).load(Ordering::Acquire) == owner;
+        for at in self.group_rows().filter(is_its) {
+            (group::OWNER + 1..group::WORDS).for_each(|word| self.group(at, word).store(0, Ordering::Relaxed));
+            let word = self.group(at, group::OWNER);
+            let _ = word.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
+        }
+    }
+
+    /// The groups of all processes that are there, as they were noted last.
+    pub fn groups(&self) -> Vec<GroupRow> {
+        let group_of = |at: usize| {
+            let word = |word| self.group(at, word).load(Ordering::Relaxed);
+            let owner = self.group(at, group::OWNER).load(Ordering::Acquire);
+            let (pid, row) = ((owner >> 32) as u32, (owner as u32 as usize).checked_sub(1)?);
+            let lives = self.rows().contains(&row) && self.owner(row) == pid && pid != 0;
+            let bytes: Vec<u8> =
+                (group::NAME..group::NOTED).flat_map(|at| word(at).to_le_bytes()).take_while(|b| *b != 0).collect();
+            lives.then(|| GroupRow {
+                pid,
+                name: String::from_utf8_lossy(&bytes).into_owned(),
+                used: GroupUse::of(std::array::from_fn(|nth| word(group::FIGURES + nth))),
+                noted_at: Some(word(group::NOTED)).filter(|noted| *noted > 0),
+                at,
+            })
+        };
+        self.group_rows().filter_map(group_of).collect()
+    }
+
+    /// Asks a process to note the figures of its groups, and to look for requests. `false`: there is no such
+    /// process.
+    pub fn ask_groups(&self, pid: u32) -> bool {
+        let row = self.rows().find(|row| self.owner(*row) == pid);
+        if let Some(row) = row {
+            self.row(row, row::GROUPS_ASKED).store(1, Ordering::Release);
+            self.ring_surely(row);
+        }
+        row.is_some()
+    }
+
+    /// Requests something of a group, for this process, whose id is `own`. `false`: another process's request
+    /// is not done. The answer is to be taken by [`ProcessTree::answer`], or the request to be given up.
+    pub fn request(&self, of: &GroupRow, request: GroupRequest, own: u32) -> bool {
+        let claim = self.group(of.at, group::CLAIM);
+        let before = claim.load(Ordering::Acquire);
+        if before != 0 && before != u64::from(own) && process_exists(before as u32)
+            || claim.compare_exchange(before, u64::from(own), Ordering::AcqRel, Ordering::Relaxed).is_err()
+        {
+            return false;
+        }
+        let [what, bytes] = request.words();
+        self.group(of.at, group::WHAT).store(what, Ordering::Relaxed);
+        self.group(of.at, group::BYTES).store(bytes, Ordering::Relaxed);
+        self.group(of.at, group::FREED).store(0, Ordering::Relaxed);
+        self.group(of.at, group::STATE).store(ASKED, Ordering::Release);
+        self.ask_groups(of.pid)
+    }
+
+    /// The answer to the last request to a group. `None`: it is not done.
+    pub fn answer(&self, of: &GroupRow) -> Option<GroupAnswer> {
+        let word = |word| self.group(of.at, word).load(Ordering::Relaxed);
+        let is_done = self.group(of.at, group::STATE).load(Ordering::Acquire) == DONE;
+        is_done.then(|| GroupAnswer { errno: word(group::RESULT), freed_bytes: word(group::FREED) })
+    }
+
+    /// Gives up a request, or takes notice of its answer: other processes can request something.
+    pub fn end_request(&self, of: &GroupRow) {
+        self.group(of.at, group::STATE).store(IDLE, Ordering::Release);
+        self.group(of.at, group::CLAIM).store(0, Ordering::Release);
+    }
+
+    /// Whether the process of a row was asked about its groups. It is not any more then.
+    pub(super) fn take_groups_asked(&self, row: usize) -> bool {
+        let word = self.row(row, row::GROUPS_ASKED);
+        // The load comes first: no store to a line that others read, as long as nobody asks.
+        word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::AcqRel) != 0
+    }
+
+    /// Does what is requested of a group. `act` has the request, and how many bytes were reclaimed for it
+    /// before; it gives how many it has reclaimed, and whether that is all. `true`: it is not all.
+    pub(super) fn serve_group(&self, at: usize, act: impl FnOnce(GroupRequest, u64) -> (u64, Progress)) -> bool {
+        let word = |word| self.group(at, word);
+        if word(group::STATE).load(Ordering::Acquire) != ASKED {
+            return false;
+        }
+        let [what, bytes, freed] =
+            [group::WHAT, group::BYTES, group::FREED].map(|at| word(at).load(Ordering::Relaxed));
+        let (more, progress) = match GroupRequest::of([what, bytes]) {
+            Some(request) => act(request, freed),
+            None => (0, Progress::Done(u64::from(elbowroom_machine::Errno::INVAL.raw_os_error() as u32))),
+        };
+        word(group::FREED).store(freed.saturating_add(more), Ordering::Relaxed);
+        if let Progress::Done(errno) = progress {
+            word(group::RESULT).store(errno, Ordering::Relaxed);
+            // The request may have been given up meanwhile.
+            let state = word(group::STATE);
+            let _ = state.compare_exchange(ASKED, DONE, Ordering::AcqRel, Ordering::Relaxed);
+        }
+        progress == Progress::Begun
+    }
+
+    /// Writes the figures of a group.
+    pub(super) fn note_group(&self, at: usize, used: &GroupUse) {
+        for (nth, value) in used.words().into_iter().enumerate() {
+            self.group(at, group::FIGURES + nth).store(value, Ordering::Relaxed);
+        }
+        self.group(at, group::NOTED).store(boot_time(), Ordering::Release);
+    }
+}
+
+impl GroupUse {
+    /// A limit; `None`: there is none.
+    pub fn limit(bytes: u64) -> Option<u64> {
+        (bytes != NONE).then_some(bytes)
+    }
+}
+
+impl GroupRow {
+    /// How long ago its figures were noted. `None`: never.
+    pub fn age(&self) -> Option<Duration> {
+        self.noted_at.map(|noted| Duration::from_nanos(boot_time().saturating_sub(noted)))
+    }
+}
