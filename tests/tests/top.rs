@@ -90,6 +90,8 @@ fn a_run_is_listed_and_described_until_it_ends() {
     );
     assert!(list.lines().any(|line| line.trim_start().starts_with(&id) && line.contains("64 MiB")), "{list}");
 
+    // The run may be named first.
+    assert_eq!(json(&["ctl", &id, "stat", "--json"])["run"], running.id());
     let run = json(&["ctl", "stat", &id, "--json"]);
     assert_eq!((&run["run"], &run["swap_max_bytes"]), (&running.id().into(), &(128 * MIB).into()));
     assert_eq!((run["rows"].as_array().map(Vec::len), &run["processes"]), (Some(1), &1.into()));
@@ -134,15 +136,22 @@ fn a_smaller_max_is_reached_and_a_larger_one_is_used() {
     let lines: Vec<&str> = table.lines().collect();
     assert!(lines[0].starts_with(&format!("run {id}  keeps  up 0:0")), "{table}");
     assert!(lines[1].starts_with("mem  [|") && lines[1].contains(" of 48M, peak "), "{table}");
-    let titles: Vec<&str> = lines[4].split_whitespace().collect();
-    let cells: Vec<&str> = lines[5].split_whitespace().collect();
-    assert_eq!((titles.len(), cells.len()), (12, 12), "{table}");
-    let cell = |title: &str| cells[titles.iter().position(|each| *each == title).unwrap()];
-    assert_eq!((cell("PID"), cell("NAME"), lines.len()), (id.as_str(), "keeps", 6));
-    let rate = cell("FLT/S");
+    let titles = |line: usize| lines[line].split_whitespace().collect::<Vec<_>>();
+    let cell = |line: usize, title: &str| {
+        let cells: Vec<&str> = lines[line].split_whitespace().collect();
+        cells[titles(line - 1).iter().position(|each| *each == title).unwrap()]
+    };
+    assert_eq!((titles(5).len(), titles(6).len(), lines.len()), (12, 12, 12), "{table}");
+    assert_eq!((cell(6, "PID"), cell(6, "NAME")), (id.as_str(), "keeps"));
+    let rate = cell(6, "FLT/S");
     assert!(rate.starts_with(|c: char| c.is_ascii_digit()) && rate != "0", "{table}");
-    assert!(cell("SWAP").ends_with('M'), "{table}");
+    assert!(cell(6, "SWAP").ends_with('M'), "{table}");
     assert!(!lines[3].starts_with("flt 0/s") && lines[3].contains("  swap in "), "{table}");
+    // So its thread waits for memory, and the other tables say so.
+    assert!(lines[4].starts_with("some ") && !lines[4].starts_with("some 0.0 0.0"), "{table}");
+    assert!(cell(9, "SOME10") != "0.0" && cell(9, "SOME10") != "-", "{table}");
+    assert!(["swap-in", "frames"].iter().any(|kind| lines[9].contains(kind)), "{table}");
+    assert!(cell(11, "OUT").ends_with('M') && cell(11, "FILE").ends_with('M'), "{table}");
 
     done(&["ctl", "set", &id, "max=160M"]);
     wait_until("the memory is not used again", || stat(&id, "bytes") > 90 * MIB);
@@ -339,7 +348,9 @@ fn what_cannot_be_done_is_said() {
     refused(&["ctl", "set", &id, "low=1T"], 1, &format!("elbowroom ctl set {id} max=1T"));
     refused(&["ctl", "set", &id, "max=15M"], 2, "it must be at least 16M");
     refused(&["ctl", "set", "low=1M"], 2, "elbowroom ctl set PID low=1M");
-    refused(&["ctl", "set", &id, "high=1M"], 2, "there is no limit 'high'");
+    refused(&["ctl", "set", &id, "high=1M"], 2, "high is of a group");
+    refused(&["ctl", "set", &id, "swappiness=1"], 2, "there is no limit 'swappiness'");
+    refused(&["ctl", "stat", &id, "cache"], 1, "no process of run");
     refused(&["ctl", "set", &id], 2, "max=SIZE");
     refused(&["ctl", "reclaim", &id], 2, "SIZE");
     refused(&["ctl", "reclaim", &id, "1 furlong"], 2, "not a unit");

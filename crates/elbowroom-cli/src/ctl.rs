@@ -1,18 +1,25 @@
-//! `elbowroom ctl`: lists runs, says what a run has, and changes its limits.
+//! `elbowroom ctl`: lists runs, says what a run and the groups of its processes have, and changes limits.
+//!
+//! [`words`] reads what is named, [`groups`] does what concerns groups.
 
+mod groups;
+mod words;
+
+use std::ffi::OsString;
 use std::io::{self, IsTerminal, Write};
 use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use elbowroom::{Config, ProcessRow, ProcessTree};
+use elbowroom::{GroupRow, ProcessRow, ProcessTree, StallAverages};
 use elbowroom_options::size::{self, Shown};
 use serde::Serialize;
 
-use crate::failure::{Failure, NOT_DONE, USAGE};
-use crate::runs::{Brief, Run};
-use crate::top::sample::{Row, Sample};
+use self::words::{Change, GroupName, Reclaim, Word};
+use crate::failure::{Failure, NOT_DONE};
+use crate::runs::{Brief, Run, printable};
+use crate::top::sample::{Row, RunPressure, Sample, Stalls, stall_kind};
 use crate::top::{clock, print};
 
 /// How long the command waits for a change to take effect.
@@ -30,7 +37,9 @@ const AT_HAND: u64 = 16 << 20;
 /// Look at runs from scripts, and change their limits while they run
 ///
 /// RUN is the id of the run's main process, or of any process in it; it is not needed where there is only one
-/// run. Only the user who has started a run can do this.
+/// run. It may also stand first: `elbowroom ctl RUN stat`. GROUP is the name of a group of `run --group`: that
+/// of all processes of the run which have it, or, as PID/GROUP, of one. Only the user who has started a run can
+/// do this.
 #[derive(Args)]
 #[command(after_help = MORE)]
 pub struct CtlArgs {
@@ -39,123 +48,121 @@ pub struct CtlArgs {
 }
 
 const MORE: &str = "\
-Exit status: 0; 1 if there is no such run or process, or if what was asked for is not reached within 2 s; \
-2 if the command line is wrong.
+Exit status: 0; 1 if there is no such run, process or group, or if what was asked for is not reached within \
+2 s; 2 if the command line is wrong.
 
 Examples:
   elbowroom ctl list
   elbowroom ctl stat --json                 the keys: docs/groups.md
+  elbowroom ctl stat cache                  the groups cache of all processes of the only run
+  elbowroom ctl pressure                    who waits for memory, and for what
   elbowroom ctl set max=1G                  the only run
   elbowroom ctl set 4711 max=1G             the run that process 4711 is in
   elbowroom ctl set 4711 low=64M            others get nothing of the last 64 MiB of process 4711
-  elbowroom ctl reclaim 4711 100M           process 4711 gives 100 MiB back";
+  elbowroom ctl set 4711/cache max=256M     the group cache of process 4711
+  elbowroom ctl reclaim 4711 100M           process 4711 gives 100 MiB back
+  elbowroom ctl reclaim 4711/cache 100M     100 MiB of its group cache are reclaimed";
 
 #[derive(Subcommand)]
 enum Action {
-    /// List the runs of this user: a line for each, the oldest first
+    /// List the runs of this user, the oldest first; or the processes of one run, and their groups
     List {
+        /// The id of any process of the run
+        #[arg(value_name = "RUN", value_parser = clap::value_parser!(u32).range(1..))]
+        run: Option<u32>,
         /// Print a JSON array instead
         #[arg(long)]
         json: bool,
     },
-    /// Say what a run has, and what each of its processes has and has counted
+    /// Say what a run has, and what each of its processes has and has counted; or the same of a group
     Stat {
-        /// The id of any process of the run
-        #[arg(value_name = "RUN", value_parser = clap::value_parser!(u32).range(1..))]
-        run: Option<u32>,
+        /// The id of any process of the run, and a group
+        #[arg(value_name = "RUN or GROUP", num_args = 0..=2)]
+        words: Vec<String>,
         /// Print a JSON object instead
         #[arg(long)]
         json: bool,
     },
-    /// Change a limit: `max` of a run, or `low` of a process
+    /// Say how long threads wait for memory: percent of the last 10, 60 and 300 s
     ///
-    /// max: what all processes of the run together may have, at least 16M. If they have more, they give it
-    /// back; that is waited for, for at most 2 s. A process never gets more than the run had at its start, so
+    /// SOME: at least one thread of the process, or of the group, waits. FULL: none of it runs meanwhile.
+    Pressure {
+        /// The id of any process of the run, and a group
+        #[arg(value_name = "RUN or GROUP", num_args = 0..=2)]
+        words: Vec<String>,
+        /// Print a JSON object instead
+        #[arg(long)]
+        json: bool,
+    },
+    /// Change a limit: `max` of a run, `low` of a process, or any limit of a group
+    ///
+    /// max of a run: what all processes of the run together may have, at least 16M. If they have more, they give
+    /// it back; that is waited for, for at most 2 s. A process never gets more than the run had at its start, so
     /// a larger max is for more processes.
     ///
-    /// low: what other processes get nothing of. 0 takes the protection back.
-    #[command(override_usage = "elbowroom ctl set [RUN] max=SIZE\n       elbowroom ctl set PID low=SIZE")]
+    /// low of a process: what other processes get nothing of. 0 takes the protection back.
+    ///
+    /// max, high, low and min of a group: as in the file of `run --group`. `none` takes max or high back. If a
+    /// group has more than a smaller max, the rest is reclaimed; that is waited for, for at most 2 s.
+    #[command(
+        override_usage = "elbowroom ctl set [RUN] max=SIZE\n       elbowroom ctl set PID low=SIZE\n       \
+                          elbowroom ctl set [RUN] GROUP LIMIT=SIZE"
+    )]
     Set {
-        /// The id of a process, and the limit with its value
-        #[arg(value_name = "ID or LIMIT=SIZE", required = true, num_args = 1..=2, value_parser = Word::parse)]
+        /// The id of a process, a group, and the limit with its value
+        #[arg(
+            value_name = "ID, GROUP or LIMIT=SIZE",
+            required = true,
+            num_args = 1..=3,
+            value_parser = Word::parse
+        )]
         words: Vec<Word>,
     },
-    /// Have a process give memory back to the others of its run, protected memory, too
+    /// Have a process give memory back to the others of its run, or have memory of a group reclaimed
     ///
-    /// Each process keeps 4 MiB, and takes up to 16 MiB again at once, to have free pages at hand. What the
-    /// process needs again it reads again.
+    /// Each process keeps 4 MiB, and takes up to 16 MiB again at once, to have free pages at hand. Protected
+    /// memory is given, too. What the process needs again it reads again.
+    #[command(
+        override_usage = "elbowroom ctl reclaim PID SIZE\n       elbowroom ctl reclaim [RUN] GROUP SIZE"
+    )]
     Reclaim {
-        /// The id of the process
-        #[arg(value_name = "PID", value_parser = clap::value_parser!(u32).range(1..))]
-        pid: u32,
-        /// How much
-        #[arg(value_name = "SIZE", value_parser = size_of)]
-        bytes: u64,
+        /// The id of the process or the group, and how much
+        #[arg(value_name = "ID, GROUP or SIZE", required = true, num_args = 1..=3)]
+        words: Vec<String>,
     },
 }
 
-/// An argument of `ctl set`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Word {
-    Id(u32),
-    Max(u64),
-    Low(u64),
-}
-
-impl Word {
-    fn parse(text: &str) -> Result<Self, String> {
-        let Some((limit, value)) = text.split_once('=') else {
-            let id = text.parse().ok().filter(|id| *id > 0).map(Self::Id);
-            return id.ok_or_else(|| "it is neither the id of a process nor max=SIZE or low=SIZE".to_owned());
-        };
-        match (limit, size_of(value)?) {
-            ("max", bytes) if bytes < Config::MIN_MEMORY => {
-                Err(format!("it must be at least {}", size::Exact(Config::MIN_MEMORY)))
-            }
-            ("max", bytes) => Ok(Self::Max(bytes)),
-            ("low", bytes) => Ok(Self::Low(bytes)),
-            _ => Err(format!("there is no limit '{limit}': there are max (of a run) and low (of a process)")),
-        }
+/// The arguments of the command, with the run behind the action if it was named first: `ctl RUN ACTION` is
+/// `ctl ACTION RUN`.
+pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let is_id = |word: &OsString| word.to_str().is_some_and(|word| word.parse::<u32>().is_ok());
+    if arguments.get(1).is_some_and(|word| word == "ctl") && arguments.get(2).is_some_and(is_id) && arguments.len() > 3
+    {
+        arguments.swap(2, 3);
     }
-}
-
-fn size_of(text: &str) -> Result<u64, String> {
-    size::parse(text).map_err(|error| error.to_string())
-}
-
-/// A change of a limit.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Change {
-    Max { run: Option<u32>, bytes: u64 },
-    Low { pid: u32, bytes: u64 },
-}
-
-impl Change {
-    fn of(words: &[Word]) -> Result<Self, Failure> {
-        match *words {
-            [Word::Max(bytes)] => Ok(Self::Max { run: None, bytes }),
-            [Word::Id(run), Word::Max(bytes)] => Ok(Self::Max { run: Some(run), bytes }),
-            [Word::Id(pid), Word::Low(bytes)] => Ok(Self::Low { pid, bytes }),
-            [Word::Low(bytes)] => {
-                let low = size::Exact(bytes);
-                let why = format!("low is a process's: name it, as in `elbowroom ctl set PID low={low}`");
-                Err(Failure::new(USAGE, why))
-            }
-            _ => {
-                let why = "say `elbowroom ctl set [RUN] max=SIZE` or `elbowroom ctl set PID low=SIZE`";
-                Err(Failure::new(USAGE, why))
-            }
-        }
-    }
+    arguments
 }
 
 /// Runs `elbowroom ctl`.
 pub fn ctl(args: &CtlArgs) -> ExitCode {
     let done = match &args.action {
-        Action::List { json } => list(*json),
-        Action::Stat { run, json } => stat(*run, *json),
+        Action::List { run: None, json } => list(*json),
+        Action::List { run, json } => list_one(*run, *json),
+        Action::Stat { words, json } => words::run_and_group(words).and_then(|named| match named {
+            (run, None) => stat(run, *json),
+            (run, Some(group)) => stat_groups(run, &group, *json),
+        }),
+        Action::Pressure { words, json } => {
+            words::run_and_group(words).and_then(|(run, group)| pressure(run, group.as_ref(), *json))
+        }
         Action::Set { words } => Change::of(words).and_then(set),
-        Action::Reclaim { pid, bytes } => reclaim(*pid, *bytes),
+        Action::Reclaim { words } => Reclaim::of(words).and_then(|asked| match asked {
+            Reclaim::Process { pid, bytes } => reclaim(pid, bytes),
+            Reclaim::Group { run, group, bytes } => {
+                let run = Run::find(run)?;
+                print(&groups::reclaim(&run, &groups::named(&run, &group)?, bytes)?)
+            }
+        }),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,
@@ -184,10 +191,119 @@ fn list(as_json: bool) -> Result<(), Failure> {
     print(&table(titles, runs.iter().map(row)))
 }
 
-fn stat(run: Option<u32>, as_json: bool) -> Result<(), Failure> {
-    let sample = Sample::take(&Run::find(run)?);
+/// Lists the processes of a run, and their groups.
+fn list_one(run: Option<u32>, as_json: bool) -> Result<(), Failure> {
+    let run = Run::find(run)?;
+    let (processes, groups) = (run.tree.snapshot().rows, groups::all(&run));
+    let of = |row: &ProcessRow| groups.iter().filter(|group| group.pid == row.pid).collect::<Vec<_>>();
     if as_json {
-        return print(&json(&sample));
+        let process = |row: &ProcessRow| {
+            let names: Vec<_> = of(row).iter().map(|group| printable(&group.name)).collect();
+            serde_json::json!({"pid": row.pid, "name": printable(&row.name), "bytes": row.bytes, "groups": names})
+        };
+        return print(&json(&processes.iter().map(process).collect::<Vec<_>>()));
+    }
+    let titles = ["PID or GROUP", "NAME", "USED"].map(str::to_owned);
+    let mut lines = Vec::new();
+    for row in &processes {
+        lines.push([row.pid.to_string(), printable(&row.name), Shown(row.bytes).to_string()]);
+        let group = |group: &&GroupRow| {
+            [groups::name(group), String::new(), Shown(group.used.usage_bytes).to_string()]
+        };
+        lines.extend(of(row).iter().map(group));
+    }
+    print(&table(titles, lines.into_iter()))
+}
+
+/// A sample of a run, with its groups.
+#[derive(Serialize)]
+struct Stat {
+    #[serde(flatten)]
+    sample: Sample,
+    groups: Vec<groups::Group>,
+}
+
+fn group_table(groups: &[GroupRow]) -> String {
+    table(groups::TITLES.map(str::to_owned), groups.iter().map(groups::cells))
+}
+
+fn stat_groups(run: Option<u32>, group: &GroupName, as_json: bool) -> Result<(), Failure> {
+    let groups = groups::named(&Run::find(run)?, group)?;
+    if as_json {
+        return print(&json(&groups.iter().map(groups::Group::of).collect::<Vec<_>>()));
+    }
+    print(&group_table(&groups))
+}
+
+/// The pressure of a run, of its processes and of groups.
+#[derive(Serialize)]
+struct PressureReport {
+    run: u32,
+    pressure: RunPressure,
+    processes: Vec<ProcessReport>,
+    groups: Vec<groups::Group>,
+}
+
+/// The pressure of a process.
+#[derive(Serialize)]
+struct ProcessReport {
+    pid: u32,
+    name: String,
+    pressure: Option<elbowroom::ProcessPressure>,
+    stalls: Option<Stalls>,
+}
+
+fn pressure(run: Option<u32>, group: Option<&GroupName>, as_json: bool) -> Result<(), Failure> {
+    let run = Run::find(run)?;
+    let groups = match group {
+        Some(group) => groups::named(&run, group)?,
+        None => groups::all(&run),
+    };
+    let sample = Sample::take(&run);
+    let rows = if group.is_some() { Vec::new() } else { sample.rows };
+    if as_json {
+        let process = |row: Row| ProcessReport {
+            pid: row.pid,
+            name: row.name,
+            pressure: row.shown.pressure,
+            stalls: row.shown.stalls,
+        };
+        return print(&json(&PressureReport {
+            run: run.main_pid,
+            pressure: sample.pressure,
+            processes: rows.into_iter().map(process).collect(),
+            groups: groups.iter().map(groups::Group::of).collect(),
+        }));
+    }
+    let titles = ["PID or GROUP", "NAME", "SOME10", "SOME60", "SOME300", "FULL10", "FULL60", "FULL300", "STALLS FOR"];
+    let percent = |[some, full]: [&StallAverages; 2]| {
+        let each = [some.avg10, some.avg60, some.avg300, full.avg10, full.avg60, full.avg300];
+        each.map(|percent| format!("{percent:.1}"))
+    };
+    let line = |id: String, name: String, figures: Option<[&StallAverages; 2]>, stalls: String| {
+        let [a, b, c, d, e, f] = figures.map_or_else(|| [(); 6].map(|()| "-".to_owned()), percent);
+        [id, name, a, b, c, d, e, f, stalls]
+    };
+    let mut lines = Vec::new();
+    for row in &rows {
+        let kind = row.shown.pressure.as_ref().and_then(stall_kind).unwrap_or_default();
+        let source = row.shown.stalls.as_ref().map(Stalls::short).unwrap_or_default();
+        let figures = row.shown.pressure.as_ref().map(|pressure| [&pressure.some, &pressure.full]);
+        lines.push(line(row.pid.to_string(), row.name.clone(), figures, format!("{kind} {source}").trim().to_owned()));
+    }
+    for group in &groups {
+        let figures = group.noted_at.map(|_| [&group.used.some, &group.used.full]);
+        lines.push(line(groups::name(group), String::new(), figures, String::new()));
+    }
+    print(&table(titles.map(str::to_owned), lines.into_iter()))
+}
+
+fn stat(run: Option<u32>, as_json: bool) -> Result<(), Failure> {
+    let run = Run::find(run)?;
+    let (groups, sample) = (groups::all(&run), Sample::take(&run));
+    if as_json {
+        let groups = groups.iter().map(groups::Group::of).collect();
+        return print(&json(&Stat { sample, groups }));
     }
     let shown = |bytes: u64| Shown(bytes).to_string();
     let each = sample.each_bytes.map_or_else(|| "no limit".to_owned(), shown);
@@ -216,6 +332,10 @@ fn stat(run: Option<u32>, as_json: bool) -> Result<(), Failure> {
         [row.pid.to_string(), name, used, peak, low, swap, faults, major, refaults]
     };
     text.push_str(&table(titles, sample.rows.iter().map(line)));
+    if !groups.is_empty() {
+        text.push('\n');
+        text.push_str(&group_table(&groups));
+    }
     print(&text)
 }
 
@@ -239,6 +359,10 @@ fn set(change: Change) -> Result<(), Failure> {
     match change {
         Change::Max { run, bytes } => set_max(&Run::find(run)?, bytes),
         Change::Low { pid, bytes } => set_low(&Run::find(Some(pid))?, pid, bytes),
+        Change::Group { run, group, limit, bytes } => {
+            let run = Run::find(run)?;
+            print(&groups::set(&run, &groups::named(&run, &group)?, limit, bytes)?)
+        }
     }
 }
 
@@ -365,34 +489,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn words_of_set() {
-        let parse = |words: &[&str]| words.iter().map(|word| Word::parse(word).unwrap()).collect::<Vec<_>>();
-        for (words, change) in [
-            (&["max=1G"][..], Change::Max { run: None, bytes: 1 << 30 }),
-            (&["7", "max=16M"], Change::Max { run: Some(7), bytes: 16 << 20 }),
-            (&["7", "low=0"], Change::Low { pid: 7, bytes: 0 }),
-        ] {
-            assert_eq!(Change::of(&parse(words)).unwrap(), change);
-        }
-        for (words, said) in [
-            (&["low=64M"][..], "elbowroom ctl set PID low=64M"),
-            (&["7"], "elbowroom ctl set [RUN] max=SIZE"),
-            (&["7", "8"], "elbowroom ctl set [RUN] max=SIZE"),
-            (&["max=1G", "low=1M"], "elbowroom ctl set [RUN] max=SIZE"),
-        ] {
-            let failure = Change::of(&parse(words)).unwrap_err();
-            assert!(failure.code == USAGE && failure.message.contains(said), "{words:?}: {failure}");
-        }
-        for (word, said) in [
-            ("max=15M", "at least 16M"),
-            ("max=", "no number"),
-            ("high=1G", "there are max (of a run) and low"),
-            ("make", "neither the id of a process nor max=SIZE"),
-            ("0", "neither"),
-            ("low=1 furlong", "not a unit"),
-        ] {
-            let why = Word::parse(word).unwrap_err();
-            assert!(why.contains(said), "{word}: {why}");
+    fn a_run_may_be_named_before_the_action() {
+        let of = |words: &[&str]| {
+            let ordered = in_order(words.iter().map(OsString::from).collect());
+            ordered.iter().map(|word| word.to_string_lossy().into_owned()).collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(of(&["elbowroom", "ctl", "7", "set", "a", "max=1G"]), "elbowroom ctl set 7 a max=1G");
+        assert_eq!(of(&["elbowroom", "ctl", "set", "7", "max=1G"]), "elbowroom ctl set 7 max=1G");
+        for words in [&["elbowroom", "ctl", "7"][..], &["elbowroom", "run", "7", "x"], &["elbowroom"]] {
+            assert_eq!(of(words), words.join(" "));
         }
     }
 

@@ -62,7 +62,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
-    let cli = match Cli::try_parse() {
+    let cli = match Cli::try_parse_from(ctl::in_order(std::env::args_os().collect())) {
         Ok(cli) => cli,
         Err(error) => return usage(error),
     };

@@ -456,6 +456,12 @@ impl Member {
         self.take_group_rows();
     }
 
+    /// Shows groups that have these names and no manager, for tests of commands that look at them.
+    #[doc(hidden)]
+    pub fn show_names(&self, names: &[&str]) {
+        self.show_groups((1..).zip(names).map(|(key, name)| (key, (*name).to_owned())).collect());
+    }
+
     /// Takes rows for groups that have none, since this is a forked child, or the process was taken for dead.
     fn take_group_rows(&self) {
         let (Some(groups), Some(row)) = (self.groups.get(), self.own_row()) else { return };

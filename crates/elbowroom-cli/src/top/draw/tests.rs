@@ -159,7 +159,7 @@ fn the_other_tables_in_sixty_columns() {
         shown(Table::Pressure),
         [
             "    PID NAME            SOME10 SOME60 FULL10 STALLS FOR",
-            "   1300 cc1               12.3   99.0    1.5 read tokens-o",
+            "   1300 cc1               12.3   99.0    1.5 read tokens-of-",
             "   1234 make                 -      -      - -",
             "   1301 python3 (gone)       -      -      - -",
         ]
@@ -208,24 +208,24 @@ fn scrolling_stops_at_the_last_row() {
     for _ in 0..50 {
         view.key(KeyEvent::new(KeyCode::Down, KeyModifiers::NONE));
     }
-    // Of seven lines the header has four, the titles one, the footer one.
-    let last = lines(&screen(80, 7, &mut view, Palette::None));
-    assert!(last[5].contains("1234 make"), "{last:?}");
+    // Of eight lines the header has five, the titles one, the footer one.
+    let last = lines(&screen(80, 8, &mut view, Palette::None));
+    assert!(last[6].contains("1234 make"), "{last:?}");
     assert_eq!(view.scroll, 2);
     view.key(KeyEvent::new(KeyCode::Up, KeyModifiers::NONE));
-    let before = lines(&screen(80, 7, &mut view, Palette::None));
-    assert!(before[5].contains("1300 cc1"), "{before:?}");
+    let before = lines(&screen(80, 8, &mut view, Palette::None));
+    assert!(before[6].contains("1300 cc1"), "{before:?}");
 }
 
 #[test]
 fn help_and_filter_are_shown() {
     let mut view = View { mode: Mode::Help, ..View::new(false) };
     let help = lines(&screen(60, 40, &mut view, Palette::None)).join("\n");
-    for keys in ["q, Ctrl-C", "?, h", "<, >", "Space, Left, Right"] {
+    for keys in ["q, Ctrl-C", "?, h", "Tab, t", "<, >", "Space, Left, Right"] {
         assert!(help.contains(keys), "{help}");
     }
     view = View { mode: Mode::Filter, filter: "cc".to_owned(), ..View::new(false) };
-    let filtered = lines(&screen(60, 8, &mut view, Palette::None));
-    assert_eq!((filtered[7].as_str(), filtered[6].as_str()), ("only rows with: cc_", ""));
-    assert!(filtered[5].contains("1300 cc1"), "{filtered:?}");
+    let filtered = lines(&screen(60, 9, &mut view, Palette::None));
+    assert_eq!((filtered[8].as_str(), filtered[7].as_str()), ("only rows with: cc_", ""));
+    assert!(filtered[6].contains("1300 cc1"), "{filtered:?}");
 }

@@ -1,0 +1,340 @@
+//! The groups of a run's processes: `ctl` lists them, changes their limits, and has their memory reclaimed.
+//!
+//! A process notes the figures of its groups in the run's table when it is asked, and does there what is
+//! requested. So a stopped process shows what it noted before, and does nothing.
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
+
+use elbowroom::{GroupAnswer, GroupRequest, GroupRow, GroupUse, StallAverages};
+use elbowroom_machine::Errno;
+use elbowroom_options::size::{Exact, Shown};
+use serde::Serialize;
+
+use super::words::{GroupName, Limit};
+use super::{BOUND, wait};
+use crate::failure::{Failure, NOT_DONE};
+use crate::runs::{Run, milliseconds, printable};
+
+/// How long is waited for the figures of groups.
+const FIGURES_BOUND: Duration = Duration::from_secs(1);
+
+/// The longest name of a group that the table has, in bytes.
+const NAME_BYTES: usize = 128;
+
+/// A group as JSON.
+#[derive(Serialize)]
+pub struct Group {
+    pid: u32,
+    name: String,
+    /// How old the figures are, in milliseconds; null: the process has never answered.
+    noted_ms_ago: Option<u64>,
+    usage_bytes: u64,
+    peak_bytes: u64,
+    max_bytes: Option<u64>,
+    high_bytes: Option<u64>,
+    low_bytes: u64,
+    min_bytes: u64,
+    high_events: u64,
+    high_stuck: u64,
+    max_events: u64,
+    failed_events: u64,
+    pgfault: u64,
+    pgmajfault: u64,
+    #[serde(flatten)]
+    pressure: Pressure,
+}
+
+/// The pressure of a group.
+#[derive(Serialize)]
+struct Pressure {
+    some: StallAverages,
+    full: StallAverages,
+}
+
+impl Group {
+    pub fn of(row: &GroupRow) -> Self {
+        let used = row.used;
+        Self {
+            pid: row.pid,
+            name: printable(&row.name),
+            noted_ms_ago: row.age().map(milliseconds),
+            usage_bytes: used.usage_bytes,
+            peak_bytes: used.peak_bytes,
+            max_bytes: GroupUse::limit(used.max_bytes),
+            high_bytes: GroupUse::limit(used.high_bytes),
+            low_bytes: used.low_bytes,
+            min_bytes: used.min_bytes,
+            high_events: used.high_events,
+            high_stuck: used.high_stuck,
+            max_events: used.max_events,
+            failed_events: used.failed_events,
+            pgfault: used.pgfault,
+            pgmajfault: used.pgmajfault,
+            pressure: Pressure { some: used.some, full: used.full },
+        }
+    }
+}
+
+/// The name of a group with its process.
+pub fn name(row: &GroupRow) -> String {
+    format!("{}/{}", row.pid, printable(&row.name))
+}
+
+/// A limit in words.
+fn limit(bytes: u64) -> String {
+    GroupUse::limit(bytes).map_or_else(|| "-".to_owned(), |bytes| Shown(bytes).to_string())
+}
+
+/// The titles of [`cells`].
+pub const TITLES: [&str; 9] = ["GROUP", "", "USED", "PEAK", "MAX", "HIGH", "LOW", "FAULTS", "MAJOR"];
+
+/// The cells of a group in a table. The second one says whether its figures are old.
+pub fn cells(row: &GroupRow) -> [String; 9] {
+    let used = &row.used;
+    let note = match row.age() {
+        None => "(no answer)".to_owned(),
+        Some(age) if age > FIGURES_BOUND => format!("({} s old)", age.as_secs()),
+        Some(_) => String::new(),
+    };
+    let [usage, peak] = [used.usage_bytes, used.peak_bytes].map(|bytes| Shown(bytes).to_string());
+    let low = used.low_bytes.max(used.min_bytes);
+    [
+        name(row),
+        note,
+        usage,
+        peak,
+        limit(used.max_bytes),
+        limit(used.high_bytes),
+        if low == 0 { "-".to_owned() } else { Shown(low).to_string() },
+        used.pgfault.to_string(),
+        used.pgmajfault.to_string(),
+    ]
+}
+
+/// The groups of a run, with figures of this moment where their processes answer within [`FIGURES_BOUND`].
+/// Sorted by process and name.
+pub fn all(run: &Run) -> Vec<GroupRow> {
+    let began = Instant::now();
+    let pids: BTreeSet<_> = run.tree.groups().iter().map(|group| group.pid).collect();
+    pids.iter().for_each(|pid| _ = run.tree.ask_groups(*pid));
+    loop {
+        let mut groups = run.tree.groups();
+        let waited = began.elapsed();
+        let is_old = |group: &GroupRow| group.age().is_none_or(|age| age > waited);
+        if waited > FIGURES_BOUND || !groups.iter().any(is_old) {
+            groups.sort_by(|one, other| (one.pid, &one.name).cmp(&(other.pid, &other.name)));
+            return groups;
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// The groups that a command names: one at least.
+pub fn named(run: &Run, named: &GroupName) -> Result<Vec<GroupRow>, Failure> {
+    choose(run.main_pid, all(run), named).map_err(|why| Failure::new(NOT_DONE, why))
+}
+
+fn choose(run: u32, all: Vec<GroupRow>, named: &GroupName) -> Result<Vec<GroupRow>, String> {
+    let shown = named.name.get(..NAME_BYTES).unwrap_or(&named.name);
+    let is_it = |group: &GroupRow| group.name == shown && named.pid.is_none_or(|pid| pid == group.pid);
+    let (found, others): (Vec<_>, Vec<_>) = all.into_iter().partition(is_it);
+    let of = named.pid.map_or_else(String::new, |pid| format!("{pid}/"));
+    match (found.is_empty(), others.is_empty()) {
+        (false, _) => Ok(found),
+        (true, true) => {
+            Err(format!("no process of run {run} has groups: `elbowroom run --group FILE` makes them"))
+        }
+        (true, false) => {
+            let list: String = others.iter().map(|group| format!("\n  {}", name(group))).collect();
+            Err(format!("run {run} has no group {of}{}; its groups are:{list}", named.name))
+        }
+    }
+}
+
+/// Has a process do what is requested of a group, and waits for its answer.
+fn request(run: &Run, group: &GroupRow, request: GroupRequest) -> Result<GroupAnswer, Failure> {
+    let failure = |why: String| Failure::new(NOT_DONE, why);
+    if !run.tree.request(group, request, std::process::id()) {
+        return Err(failure(format!("another command changes group {} just now, or its process has ended", name(group))));
+    }
+    let is_answered = wait(|| run.tree.answer(group).is_some(), || format!("{}: it is being done", name(group)));
+    let answer = run.tree.answer(group);
+    run.tree.end_request(group);
+    match answer {
+        Some(answer) if is_answered => Ok(answer),
+        _ => Err(failure(format!(
+            "process {} has not done it within 2 s: it is stopped, or has more to write than it can in that time",
+            group.pid
+        ))),
+    }
+}
+
+/// Changes a limit of groups. `groups`: with their present figures.
+pub fn set(run: &Run, groups: &[GroupRow], limit_of: Limit, bytes: u64) -> Result<String, Failure> {
+    groups.iter().try_for_each(|group| check(group, limit_of, bytes))?;
+    let mut said = String::new();
+    for group in groups {
+        let (what, before) = match limit_of {
+            Limit::Max => (GroupRequest::Max(bytes), group.used.max_bytes),
+            Limit::High => (GroupRequest::High(bytes), group.used.high_bytes),
+            Limit::Low => (GroupRequest::Low(bytes), group.used.low_bytes),
+            Limit::Min => (GroupRequest::Min(bytes), group.used.min_bytes),
+        };
+        let answer = request(run, group, what)?;
+        let (name, now) = (name(group), used(run, group));
+        match answer.errno {
+            0 => {}
+            errno if errno == errno_of(Errno::BUSY) => {
+                let why = format!(
+                    "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; it \
+                     gets no more",
+                    Shown(bytes)
+                );
+                return Err(Failure::new(NOT_DONE, why));
+            }
+            errno => return Err(failed(&name, errno)),
+        }
+        let (limit_of, value, before) = (limit_of.name(), limit(bytes), limit(before));
+        said += &format!("group {name}: {limit_of} {value} (was {before}), {now} used\n");
+    }
+    Ok(said)
+}
+
+/// Checks that the limits of a group are in their order after a change: `min`, `low`, `high`, `max`.
+fn check(group: &GroupRow, changed: Limit, bytes: u64) -> Result<(), Failure> {
+    let of = |limit: Limit| match limit {
+        changed_limit if changed_limit == changed => bytes,
+        Limit::Max => group.used.max_bytes,
+        Limit::High => group.used.high_bytes,
+        Limit::Low => group.used.low_bytes,
+        Limit::Min => group.used.min_bytes,
+    };
+    // A limit that is none is in no order.
+    let is_given = |limit: &Limit| match limit {
+        Limit::Min | Limit::Low => of(*limit) > 0,
+        Limit::High | Limit::Max => of(*limit) != u64::MAX,
+    };
+    let given: Vec<Limit> =
+        [Limit::Min, Limit::Low, Limit::High, Limit::Max].into_iter().filter(is_given).collect();
+    let wrong = given.windows(2).find(|pair| of(pair[0]) > of(pair[1]));
+    wrong.map_or(Ok(()), |pair| {
+        let [one, other] = [pair[0], pair[1]].map(Limit::name);
+        let [less, more] = [pair[0], pair[1]].map(|limit| limit_exact(of(limit)));
+        let why = format!("group {}: {one}, {less}, would be more than {other}, {more}", name(group));
+        Err(Failure::new(NOT_DONE, why))
+    })
+}
+
+fn limit_exact(bytes: u64) -> String {
+    GroupUse::limit(bytes).map_or_else(|| "no limit".to_owned(), |bytes| Exact(bytes).to_string())
+}
+
+fn errno_of(errno: Errno) -> u64 {
+    u64::from(errno.raw_os_error().unsigned_abs())
+}
+
+fn failed(name: &str, errno: u64) -> Failure {
+    let errno = Errno::from_raw_os_error(i32::try_from(errno).unwrap_or_default());
+    Failure::new(NOT_DONE, format!("group {name}: it cannot be done: {errno}"))
+}
+
+/// What a group uses by now, as text.
+fn used(run: &Run, group: &GroupRow) -> Shown {
+    let now = all(run).into_iter().find(|other| (other.pid, &other.name) == (group.pid, &group.name));
+    Shown(now.map_or(group.used.usage_bytes, |now| now.used.usage_bytes))
+}
+
+/// Has memory of a group reclaimed.
+pub fn reclaim(run: &Run, groups: &[GroupRow], bytes: u64) -> Result<String, Failure> {
+    let [group] = groups else {
+        let list: String = groups.iter().map(|group| format!("\n  {}", name(group))).collect();
+        let why = format!("{} processes have such a group; name one with its process:{list}", groups.len());
+        return Err(Failure::new(NOT_DONE, why));
+    };
+    let (began, name, mut freed) = (Instant::now(), name(group), 0);
+    // A process gives up while pages are being written. They can be freed a little later.
+    let last = loop {
+        let answer = request(run, group, GroupRequest::Reclaim(bytes.saturating_sub(freed)))?;
+        freed = freed.saturating_add(answer.freed_bytes);
+        if answer.errno != errno_of(Errno::BUSY) || freed >= bytes || began.elapsed() > BOUND {
+            break answer.errno;
+        }
+    };
+    let done = format!("group {name}: {} reclaimed, {} used", Shown(freed), used(run, group));
+    match last {
+        0 => Ok(done + "\n"),
+        errno if errno == errno_of(Errno::BUSY) => {
+            let why = format!("{done}: nothing more of it can be reclaimed now");
+            Err(Failure::new(NOT_DONE, why))
+        }
+        errno => Err(failed(&name, errno)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use elbowroom::{Member, ProcessTree, TreeLimits};
+
+    fn tables() -> (tempfile::NamedTempFile, ProcessTree) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let limits = TreeLimits { max: 1 << 30, each: None, swap_max: 0 };
+        let tree = ProcessTree::create(file.as_file(), &limits).unwrap();
+        (file, tree)
+    }
+
+    fn group(pid: Option<u32>, name: &str) -> GroupName {
+        GroupName { pid, name: name.to_owned() }
+    }
+
+    #[test]
+    fn a_group_is_found_by_its_name_and_process() {
+        let (_file, tree) = tables();
+        let tree = std::sync::Arc::new(tree);
+        let member = Member::enter(tree.clone());
+        let none = choose(9, tree.groups(), &group(None, "a")).unwrap_err();
+        assert!(none.contains("elbowroom run --group"), "{none}");
+        let long = "x".repeat(200);
+        member.show_names(&["a", "a.b", &long]);
+        let (all, own) = (|| tree.groups(), std::process::id());
+        for (named, found) in [
+            (group(None, "a"), "a"),
+            (group(Some(own), "a.b"), "a.b"),
+            (group(None, &long), &long[..NAME_BYTES]),
+        ] {
+            let groups = choose(9, all(), &named).unwrap();
+            let [one] = &groups[..] else { panic!("{groups:?}") };
+            assert_eq!((one.pid, one.name.as_str()), (own, found));
+        }
+        for named in [group(None, "b"), group(Some(1), "a")] {
+            let why = choose(9, all(), &named).unwrap_err();
+            assert!(why.contains(&format!("\n  {own}/a.b")), "{why}");
+        }
+        // Never noted: no answer.
+        assert_eq!(cells(&all()[0])[..2], [format!("{own}/a"), "(no answer)".to_owned()]);
+    }
+
+    #[test]
+    fn limits_stay_in_their_order() {
+        let (_file, tree) = tables();
+        let tree = std::sync::Arc::new(tree);
+        Member::enter(tree.clone()).show_names(&["a"]);
+        let mut row = tree.groups().remove(0);
+        let (max_bytes, high_bytes) = (256 << 20, u64::MAX);
+        row.used = GroupUse { max_bytes, high_bytes, low_bytes: 0, min_bytes: 8 << 20, ..GroupUse::default() };
+        // A high that is none is no mistake.
+        let of = |limit, mib: u64| check(&row, limit, mib << 20).map_err(|failure| failure.message);
+        for (limit, mib) in [(Limit::Max, 8), (Limit::Low, 8), (Limit::Low, 0), (Limit::Min, 256), (Limit::High, 256)] {
+            assert_eq!(of(limit, mib), Ok(()), "{limit:?} {mib}");
+        }
+        for (limit, mib, said) in [
+            (Limit::Max, 7, "min, 8M, would be more than max, 7M"),
+            (Limit::High, 300, "high, 300M, would be more than max, 256M"),
+            (Limit::Low, 7, "min, 8M, would be more than low, 7M"),
+        ] {
+            let why = of(limit, mib).unwrap_err();
+            assert!(why.contains(said), "{why}");
+        }
+    }
+}
