@@ -1,5 +1,5 @@
-//! What people see of groups and of waits for memory while a run goes on, and at its end: pressure, tiers, the
-//! groups inside of processes and `ctl` on them, a `high` that cannot be kept, the largest processes.
+//! What people see of groups and of waits for memory while a run goes on, and at its end: pressure, tiers,
+//! the groups inside of processes and `ctl` on them, a `high` that cannot be kept, the largest processes.
 
 use std::time::{Duration, Instant};
 
@@ -48,7 +48,8 @@ fn starts(script: &str, spec: &str, options: &[&str], scratch: &Scratch) -> Runn
     running
 }
 
-const SPEC: &str = "[group.data.inner]\nmax = \"512M\"\n[[rule]]\ngroup = \"data.inner\"\nprogram = \"keeps\"\n";
+const SPEC: &str =
+    "[group.data.inner]\nmax = \"512M\"\n[[rule]]\ngroup = \"data.inner\"\nprogram = \"keeps\"\n";
 
 /// The groups of the run with this name, as `ctl stat` has them.
 fn groups(id: &str, name: &str) -> Vec<Value> {
@@ -99,7 +100,10 @@ fn groups_inside_of_a_process_are_seen_and_changed() {
     assert_eq!(limits, [128 * MIB, 8 * MIB, 4 * MIB]);
 
     refused(&["ctl", "set", &group, "max=100M"], "high, 128M, would be more than max, 100M");
-    refused(&["ctl", "set", &format!("{id}/other"), "max=100M"], &format!("no group {id}/other; its groups are:"));
+    refused(
+        &["ctl", "set", &format!("{id}/other"), "max=100M"],
+        &format!("no group {id}/other; its groups are:"),
+    );
     refused(&["ctl", "stat", &id, "other"], &format!("\n  {id}/data.inner"));
     // A stopped process does nothing, and shows what it has noted before.
     running.signal(Signal::STOP);
@@ -119,12 +123,16 @@ fn a_name_stands_for_the_groups_of_all_processes() {
     let script = "$KEEPS 32 still & $KEEPS 40 still & trap 'kill $(jobs -p)' TERM; wait; wait";
     let running = starts(script, SPEC, &["--memory", "256M", "--swap", "512M"], &scratch);
     let id = running.id().to_string();
-    let usages = || groups(&id, "data").iter().map(|group| figure(group, "usage_bytes") / MIB).collect::<Vec<_>>();
+    let usages =
+        || groups(&id, "data").iter().map(|group| figure(group, "usage_bytes") / MIB).collect::<Vec<_>>();
     wait_until("there are not both", || {
         let known = Command::new(elbowroom_exe()).args(["ctl", "stat", &id, "data"]).run().status.success();
         known && usages().iter().filter(|mib| **mib >= 32).count() == 2
     });
-    refused(&["ctl", "reclaim", &id, "data", "1M"], "2 processes have such a group; name one with its process:");
+    refused(
+        &["ctl", "reclaim", &id, "data", "1M"],
+        "2 processes have such a group; name one with its process:",
+    );
     let said = done(&["ctl", "set", &id, "data", "max=16M"]);
     assert_eq!(said.lines().filter(|line| line.contains("/data: max 16 MiB (was -)")).count(), 2, "{said}");
     assert!(usages().iter().all(|mib| *mib <= 16), "{:?}", usages());
@@ -148,7 +156,10 @@ fn pressure_and_tiers_are_seen() {
     let pressure = &row["pressure"];
     let kinds = ["swap_in_us", "frames_us"].map(|key| pressure[key].as_u64().unwrap());
     assert!(kinds.iter().sum::<u64>() > 0 && pressure["file_read_us"] == 0, "{row}");
-    assert!(row["stalls"]["address"].as_u64() > Some(0) && row["stalls"]["stall_us"].as_u64() > Some(0), "{row}");
+    assert!(
+        row["stalls"]["address"].as_u64() > Some(0) && row["stalls"]["stall_us"].as_u64() > Some(0),
+        "{row}"
+    );
     assert!(sample["pressure"]["some"]["avg10"].as_f64() > Some(0.0), "{sample}");
     // The group is the only one that stalls.
     let group = &groups(&id, "data.inner")[0];
@@ -215,7 +226,8 @@ fn the_largest_processes_are_in_the_summary_if_asked_for() {
         let outcome = command.run_options(options).with_summary().maybe_unmanaged().run().success();
         let at = |mib: usize| {
             // The programs have 4 * MIB each, and some have free frames at hand.
-            let lines = outcome.stderr.lines().filter(|line| line.contains(" groups  ") && line.contains("MiB"));
+            let lines =
+                outcome.stderr.lines().filter(|line| line.contains(" groups  ") && line.contains("MiB"));
             lines.filter(|line| line.ends_with(" s")).nth(mib).map(str::to_owned)
         };
         assert_eq!(outcome.stderr.contains("  largest         "), verbose, "{}", outcome.report());

@@ -37,9 +37,9 @@ const AT_HAND: u64 = 16 << 20;
 /// Look at runs from scripts, and change their limits while they run
 ///
 /// RUN is the id of the run's main process, or of any process in it; it is not needed where there is only one
-/// run. It may also stand first: `elbowroom ctl RUN stat`. GROUP is the name of a group of `run --group`: that
-/// of all processes of the run which have it, or, as PID/GROUP, of one. Only the user who has started a run can
-/// do this.
+/// run. It may also stand first: `elbowroom ctl RUN stat`. GROUP is the name of a group of `run --group`:
+/// that of all processes of the run which have it, or, as PID/GROUP, of one. Only the user who has started a
+/// run can do this.
 #[derive(Args)]
 #[command(after_help = MORE)]
 pub struct CtlArgs {
@@ -96,14 +96,14 @@ enum Action {
     },
     /// Change a limit: `max` of a run, `low` of a process, or any limit of a group
     ///
-    /// max of a run: what all processes of the run together may have, at least 16M. If they have more, they give
-    /// it back; that is waited for, for at most 2 s. A process never gets more than the run had at its start, so
-    /// a larger max is for more processes.
+    /// max of a run: what all processes of the run together may have, at least 16M. If they have more, they
+    /// give it back; that is waited for, for at most 2 s. A process never gets more than the run had at its
+    /// start, so a larger max is for more processes.
     ///
     /// low of a process: what other processes get nothing of. 0 takes the protection back.
     ///
-    /// max, high, low and min of a group: as in the file of `run --group`. `none` takes max or high back. If a
-    /// group has more than a smaller max, the rest is reclaimed; that is waited for, for at most 2 s.
+    /// max, high, low and min of a group: as in the file of `run --group`. `none` takes max or high back. If
+    /// a group has more than a smaller max, the rest is reclaimed; that is waited for, for at most 2 s.
     #[command(
         override_usage = "elbowroom ctl set [RUN] max=SIZE\n       elbowroom ctl set PID low=SIZE\n       \
                           elbowroom ctl set [RUN] GROUP LIMIT=SIZE"
@@ -136,7 +136,9 @@ enum Action {
 /// `ctl ACTION RUN`.
 pub fn in_order(mut arguments: Vec<OsString>) -> Vec<OsString> {
     let is_id = |word: &OsString| word.to_str().is_some_and(|word| word.parse::<u32>().is_ok());
-    if arguments.get(1).is_some_and(|word| word == "ctl") && arguments.get(2).is_some_and(is_id) && arguments.len() > 3
+    if arguments.get(1).is_some_and(|word| word == "ctl")
+        && arguments.get(2).is_some_and(is_id)
+        && arguments.len() > 3
     {
         arguments.swap(2, 3);
     }
@@ -199,7 +201,8 @@ fn list_one(run: Option<u32>, as_json: bool) -> Result<(), Failure> {
     if as_json {
         let process = |row: &ProcessRow| {
             let names: Vec<_> = of(row).iter().map(|group| printable(&group.name)).collect();
-            serde_json::json!({"pid": row.pid, "name": printable(&row.name), "bytes": row.bytes, "groups": names})
+            let name = printable(&row.name);
+            serde_json::json!({"pid": row.pid, "name": name, "bytes": row.bytes, "groups": names})
         };
         return print(&json(&processes.iter().map(process).collect::<Vec<_>>()));
     }
@@ -275,7 +278,8 @@ fn pressure(run: Option<u32>, group: Option<&GroupName>, as_json: bool) -> Resul
             groups: groups.iter().map(groups::Group::of).collect(),
         }));
     }
-    let titles = ["PID or GROUP", "NAME", "SOME10", "SOME60", "SOME300", "FULL10", "FULL60", "FULL300", "STALLS FOR"];
+    let titles =
+        ["PID or GROUP", "NAME", "SOME10", "SOME60", "SOME300", "FULL10", "FULL60", "FULL300", "STALLS FOR"];
     let percent = |[some, full]: [&StallAverages; 2]| {
         let each = [some.avg10, some.avg60, some.avg300, full.avg10, full.avg60, full.avg300];
         each.map(|percent| format!("{percent:.1}"))
@@ -289,7 +293,12 @@ fn pressure(run: Option<u32>, group: Option<&GroupName>, as_json: bool) -> Resul
         let kind = row.shown.pressure.as_ref().and_then(stall_kind).unwrap_or_default();
         let source = row.shown.stalls.as_ref().map(Stalls::short).unwrap_or_default();
         let figures = row.shown.pressure.as_ref().map(|pressure| [&pressure.some, &pressure.full]);
-        lines.push(line(row.pid.to_string(), row.name.clone(), figures, format!("{kind} {source}").trim().to_owned()));
+        lines.push(line(
+            row.pid.to_string(),
+            row.name.clone(),
+            figures,
+            format!("{kind} {source}").trim().to_owned(),
+        ));
     }
     for group in &groups {
         let figures = group.noted_at.map(|_| [&group.used.some, &group.used.full]);

@@ -287,8 +287,8 @@ pub const QUIET: Spec = Spec::flag("quiet", "Print no summary at the end").short
 /// A longer summary.
 pub const VERBOSE: Spec = Spec::flag(
     "verbose",
-    "Print the largest processes of the run at the end, too: at most 10, each with its peak, its faults, what \
-     it has put out to swap, and its time",
+    "Print the largest processes of the run at the end, too: at most 10, each with its peak, its faults, \
+     what it has put out to swap, and its time",
 )
 .short('v')
 .or("0");

@@ -36,8 +36,7 @@ pub mod thread;
 
 pub use blocking::may_block;
 pub use contention::{
-    Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, LruMutex, LruUse, Mode, Wait,
-    WaitSums,
+    Awaited, ClassStats, DECADES_NS, LockRow, LockSnapshot, LockStats, LruMutex, LruUse, Mode, Wait, WaitSums,
 };
 pub use counter::{Counters, SparseCounters};
 pub use flag_lock::{FlagGuard, FlagLock};

@@ -52,8 +52,9 @@ pub struct Hooks {
     /// Called with a line, without its end, about a failure that is reported in no other way. `None`: it is
     /// written to standard error. Called by the manager's threads.
     pub report: Option<fn(&str)>,
-    /// Called when a group uses more than its `high`, and nothing of it can be reclaimed: within a second, and
-    /// once in a minute for each group at most. `None`: a line for `report`. Called by a thread of the manager.
+    /// Called when a group uses more than its `high`, and nothing of it can be reclaimed: within a second,
+    /// and once in a minute for each group at most. `None`: a line for `report`. Called by a thread of the
+    /// manager.
     pub on_high_stuck: Option<fn(HighStuck)>,
     /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
     /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to

@@ -57,8 +57,9 @@ pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 pub use process_tree::{
-    GroupAnswer, GroupRequest, GroupRow, GroupUse, LargeProcess, LargestProcesses, Member, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree,
-    ProcessUse, RunTotals, StallAverages, StalledFor, TreeLimits, TreeSnapshot,
+    GroupAnswer, GroupRequest, GroupRow, GroupUse, LargeProcess, LargestProcesses, Member, ProcessGauges,
+    ProcessPressure, ProcessRow, ProcessTree, ProcessUse, RunTotals, StallAverages, StalledFor, TreeLimits,
+    TreeSnapshot,
 };
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,

@@ -156,15 +156,19 @@ fn choose(run: u32, all: Vec<GroupRow>, named: &GroupName) -> Result<Vec<GroupRo
 fn request(run: &Run, group: &GroupRow, request: GroupRequest) -> Result<GroupAnswer, Failure> {
     let failure = |why: String| Failure::new(NOT_DONE, why);
     if !run.tree.request(group, request, std::process::id()) {
-        return Err(failure(format!("another command changes group {} just now, or its process has ended", name(group))));
+        return Err(failure(format!(
+            "another command changes group {} just now, or its process has ended",
+            name(group)
+        )));
     }
-    let is_answered = wait(|| run.tree.answer(group).is_some(), || format!("{}: it is being done", name(group)));
+    let is_answered =
+        wait(|| run.tree.answer(group).is_some(), || format!("{}: it is being done", name(group)));
     let answer = run.tree.answer(group);
     run.tree.end_request(group);
     match answer {
         Some(answer) if is_answered => Ok(answer),
         _ => Err(failure(format!(
-            "process {} has not done it within 2 s: it is stopped, or has more to write than it can in that time",
+            "process {} has not done it within 2 s: it is stopped, or has more to write than it can by then",
             group.pid
         ))),
     }
@@ -187,8 +191,8 @@ pub fn set(run: &Run, groups: &[GroupRow], limit_of: Limit, bytes: u64) -> Resul
             0 => {}
             errno if errno == errno_of(Errno::BUSY) => {
                 let why = format!(
-                    "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; it \
-                     gets no more",
+                    "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; \
+                     it gets no more",
                     Shown(bytes)
                 );
                 return Err(Failure::new(NOT_DONE, why));
@@ -322,10 +326,13 @@ mod tests {
         Member::enter(tree.clone()).show_names(&["a"]);
         let mut row = tree.groups().remove(0);
         let (max_bytes, high_bytes) = (256 << 20, u64::MAX);
-        row.used = GroupUse { max_bytes, high_bytes, low_bytes: 0, min_bytes: 8 << 20, ..GroupUse::default() };
+        row.used =
+            GroupUse { max_bytes, high_bytes, low_bytes: 0, min_bytes: 8 << 20, ..GroupUse::default() };
         // A high that is none is no mistake.
         let of = |limit, mib: u64| check(&row, limit, mib << 20).map_err(|failure| failure.message);
-        for (limit, mib) in [(Limit::Max, 8), (Limit::Low, 8), (Limit::Low, 0), (Limit::Min, 256), (Limit::High, 256)] {
+        for (limit, mib) in
+            [(Limit::Max, 8), (Limit::Low, 8), (Limit::Low, 0), (Limit::Min, 256), (Limit::High, 256)]
+        {
             assert_eq!(of(limit, mib), Ok(()), "{limit:?} {mib}");
         }
         for (limit, mib, said) in [

@@ -141,8 +141,8 @@ impl Change {
                 wrong(format!("{limit} is of a group: name it, as in `elbowroom ctl set cache {limit}=SIZE`"))
             }
             _ => wrong(
-                "say `elbowroom ctl set [RUN] max=SIZE`, `elbowroom ctl set PID low=SIZE`, or `elbowroom ctl set \
-                 [RUN] GROUP LIMIT=SIZE`"
+                "say `elbowroom ctl set [RUN] max=SIZE`, `elbowroom ctl set PID low=SIZE`, or `elbowroom ctl \
+                 set [RUN] GROUP LIMIT=SIZE`"
                     .to_owned(),
             ),
         }
@@ -160,7 +160,8 @@ impl Reclaim {
     pub fn of(words: &[String]) -> Result<Self, Failure> {
         let wrong = |why: String| Failure::new(USAGE, why);
         let how = "say `elbowroom ctl reclaim PID SIZE` or `elbowroom ctl reclaim [RUN] GROUP SIZE`";
-        let (size, targets) = words.split_last().filter(|(_, targets)| !targets.is_empty()).ok_or(wrong(how.into()))?;
+        let (size, targets) =
+            words.split_last().filter(|(_, targets)| !targets.is_empty()).ok_or(wrong(how.into()))?;
         let bytes = size_of(size).map_err(|why| wrong(format!("'{size}': {why}")))?;
         match &targets_of(targets)?[..] {
             [Word::Id(pid)] => Ok(Self::Process { pid: *pid, bytes }),
@@ -185,9 +186,8 @@ pub fn run_and_group(words: &[String]) -> Result<(Option<u32>, Option<GroupName>
 }
 
 fn targets_of(words: &[String]) -> Result<Vec<Word>, Failure> {
-    let target = |word: &String| {
-        Word::target(word).map_err(|why| Failure::new(USAGE, format!("'{word}': {why}")))
-    };
+    let target =
+        |word: &String| Word::target(word).map_err(|why| Failure::new(USAGE, format!("'{word}': {why}")));
     words.iter().map(target).collect()
 }
 
@@ -206,9 +206,8 @@ mod tests {
     #[test]
     fn words_of_set() {
         let parse = |words: &[&str]| words.iter().map(|word| Word::parse(word).unwrap()).collect::<Vec<_>>();
-        let of = |run, pid, name: &str, limit, bytes| {
-            Change::Group { run, group: group(pid, name), limit, bytes }
-        };
+        let of =
+            |run, pid, name: &str, limit, bytes| Change::Group { run, group: group(pid, name), limit, bytes };
         for (words, change) in [
             (&["max=1G"][..], Change::Max { run: None, bytes: 1 << 30 }),
             (&["7", "max=16M"], Change::Max { run: Some(7), bytes: 16 << 20 }),

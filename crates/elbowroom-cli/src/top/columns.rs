@@ -95,9 +95,7 @@ impl Table {
     fn columns(self) -> &'static [Column] {
         use Column::*;
         match self {
-            Self::Use => {
-                &[Pid, Name, Bar, Size, Peak, Swap, Low, Cost, Faults, Major, Refaults, Asked]
-            }
+            Self::Use => &[Pid, Name, Bar, Size, Peak, Swap, Low, Cost, Faults, Major, Refaults, Asked],
             Self::Pressure => &[Pid, Name, Some10, Some60, Some300, Full10, Full60, Full300, Stalls],
             Self::Tiers => &[Pid, Name, Size, Pool, File, Out, Lock, Wait, Lru],
         }
@@ -107,9 +105,7 @@ impl Table {
     fn by_worth(self) -> &'static [Column] {
         use Column::*;
         match self {
-            Self::Use => {
-                &[Pid, Name, Size, Faults, Refaults, Bar, Swap, Low, Major, Peak, Cost, Asked]
-            }
+            Self::Use => &[Pid, Name, Size, Faults, Refaults, Bar, Swap, Low, Major, Peak, Cost, Asked],
             Self::Pressure => &[Pid, Name, Some10, Full10, Stalls, Some60, Full60, Some300, Full300],
             Self::Tiers => &[Pid, Name, Size, Pool, File, Lock, Wait, Out, Lru],
         }
@@ -178,7 +174,10 @@ impl Column {
         let rate =
             |of: fn(&Rates) -> f64| rates.as_ref().map_or_else(|| "-".to_owned(), |rates| rate(of(rates)));
         let percent = |of: fn(&ProcessPressure) -> f64| {
-            row.shown.pressure.as_ref().map_or_else(|| "-".to_owned(), |pressure| format!("{:.1}", of(pressure)))
+            row.shown
+                .pressure
+                .as_ref()
+                .map_or_else(|| "-".to_owned(), |pressure| format!("{:.1}", of(pressure)))
         };
         let size_or_none = |bytes| if bytes == 0 { "-".to_owned() } else { size(bytes) };
         match self {
@@ -282,8 +281,7 @@ pub fn fit(table: Table, width: usize) -> Vec<(Column, usize)> {
     }
     let mut columns: Vec<_> =
         table.columns().iter().filter(|column| fitting.contains(column)).map(|c| (*c, c.width())).collect();
-    let growing =
-        [(Column::Name, WIDEST_NAME), (Column::Bar, WIDEST_BAR), (Column::Stalls, WIDEST_STALLS)];
+    let growing = [(Column::Name, WIDEST_NAME), (Column::Bar, WIDEST_BAR), (Column::Stalls, WIDEST_STALLS)];
     for (grows, widest) in growing {
         if let Some((column, width)) = columns.iter_mut().find(|(column, _)| *column == grows) {
             let more = left.min(widest - column.width());
@@ -435,7 +433,10 @@ mod tests {
         assert_eq!(Column::Faults.text(&gone), "-");
         assert_eq!(Column::Faults.text(&row(9, "make", 0, Some(1500.0))), "1.5k");
         // A process that has noted nothing yet, or not for some seconds, has no pressure that is known.
-        assert_eq!((Column::Some10.text(&gone), Column::Stalls.text(&gone)), ("-".to_owned(), "-".to_owned()));
+        assert_eq!(
+            (Column::Some10.text(&gone), Column::Stalls.text(&gone)),
+            ("-".to_owned(), "-".to_owned())
+        );
     }
 
     #[test]
@@ -446,7 +447,10 @@ mod tests {
         process.row.shown.pressure = Some(pressure);
         let stalls = Stalls { inode: 77, stall_us: 7, ..Stalls::default() };
         process.row.shown.stalls = Some(stalls.clone());
-        assert_eq!((Column::Some10.text(&process), Column::Full10.text(&process)), ("12.3".into(), "0.0".into()));
+        assert_eq!(
+            (Column::Some10.text(&process), Column::Full10.text(&process)),
+            ("12.3".into(), "0.0".into())
+        );
         assert_eq!(Column::Stalls.text(&process), "read inode 77");
         process.row.shown.stalls = Some(Stalls { path: Some("/data/tokens.bin".to_owned()), ..stalls });
         assert_eq!(Column::Stalls.text(&process), "read tokens.bin");

@@ -47,9 +47,8 @@ pub fn header(report: &Report, width: usize) -> Vec<Line<'static>> {
 
 /// The pressure of the process that has the most.
 fn pressure(report: &Report) -> Vec<String> {
-    let percent = |name, of: &StallAverages| {
-        format!("{name} {:.1} {:.1} {:.1} %", of.avg10, of.avg60, of.avg300)
-    };
+    let percent =
+        |name, of: &StallAverages| format!("{name} {:.1} {:.1} {:.1} %", of.avg10, of.avg60, of.avg300);
     let RunPressure { some, full } = &report.sample.pressure;
     vec![percent("some", some), percent("full", full), "in 10, 60, 300 s".to_owned()]
 }
@@ -184,10 +183,11 @@ pub fn help(width: usize) -> Vec<Line<'static>> {
     }
     lines.push(Line::from(""));
     let about = "In bars # is protected memory (low). Rates are those between the last two times that a \
-                 process noted its counters, about a second apart; - is unknown. SOME and FULL are percent of the \
-                 last 10, 60 and 300 s in which some thread waited for memory, or all did; in the header those \
-                 of the process with the most. POOL is memory with compressed pages, FILE the swap file, OUT \
-                 pages that are in either. WAIT and LRU are sums since the start. docs/groups.md";
+                 process noted its counters, about a second apart; - is unknown. SOME and FULL are \
+                 percent of the last 10, 60 and 300 s in which some thread waited for memory, or all did; \
+                 in the header those of the process with the most. POOL is memory with compressed pages, \
+                 FILE the swap file, OUT pages that are in either. WAIT and LRU are sums since the start. \
+                 docs/groups.md";
     lines.extend(textwrap::wrap(about, width.max(20)).into_iter().map(|line| Line::from(line.into_owned())));
     lines
 }

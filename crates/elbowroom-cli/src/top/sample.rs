@@ -153,7 +153,8 @@ impl Sample {
     /// The run as it is now.
     pub fn take(run: &Run) -> Self {
         let snapshot = run.tree.snapshot();
-        let rows: Vec<Row> = snapshot.rows.iter().map(|row| Row::of(row, milliseconds(snapshot.age))).collect();
+        let rows: Vec<Row> =
+            snapshot.rows.iter().map(|row| Row::of(row, milliseconds(snapshot.age))).collect();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         Self {
             at_ms: milliseconds(since_1970),

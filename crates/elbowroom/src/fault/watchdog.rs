@@ -50,8 +50,8 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Tells the program of groups that stay over their `high`, since nothing of them can be reclaimed. `told`:
-    /// when it was told of each last.
+    /// Tells the program of groups that stay over their `high`, since nothing of them can be reclaimed.
+    /// `told`: when it was told of each last.
     fn tell_stuck_groups(&self, told: &mut HashMap<GroupId, Instant>) {
         for (group, pages) in self.groups.stuck_over_high() {
             if told.get(&group).is_some_and(|told| told.elapsed() < STUCK_AGAIN) {

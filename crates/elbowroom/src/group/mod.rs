@@ -59,8 +59,8 @@ impl GroupId {
     #[cfg(test)]
     pub const OTHER: Self = Self { index: 1, life: 0 };
 
-    /// The number of the group's place among all groups, from 0 (the root) on. A group may get the place of one
-    /// that was removed.
+    /// The number of the group's place among all groups, from 0 (the root) on. A group may get the place of
+    /// one that was removed.
     pub fn number(self) -> usize {
         self.index()
     }

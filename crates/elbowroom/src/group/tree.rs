@@ -376,8 +376,8 @@ impl Groups {
         self.lineage(self.payer(group)).find_map(over)
     }
 
-    /// The groups that use more than their `high`, and of which the last accesses, [`STUCK_ACCESSES`] in a row
-    /// at least, could reclaim nothing; each with its usage and its `high`, in pages.
+    /// The groups that use more than their `high`, and of which the last accesses, [`STUCK_ACCESSES`] in a
+    /// row at least, could reclaim nothing; each with its usage and its `high`, in pages.
     pub fn stuck_over_high(&self) -> Vec<(GroupId, [u64; 2])> {
         let stuck = |(index, place): (usize, Place)| {
             let group = self.at(index);

@@ -1,8 +1,8 @@
 //! What other processes see of a manager in the table of its run, and what they ask of its groups.
 //!
-//! The thread that keeps frames at hand does all of it: the figures of the process once a second, those of its
-//! groups only when another process asks. Reclaim that was requested is done in pieces of [`GIVE_BOUND`], so
-//! that the thread's own work and a fork are not kept waiting.
+//! The thread that keeps frames at hand does all of it: the figures of the process once a second, those of
+//! its groups only when another process asks. Reclaim that was requested is done in pieces of [`GIVE_BOUND`],
+//! so that the thread's own work and a fork are not kept waiting.
 
 use crate::config::{DELAY, GIVE_BOUND};
 use crate::group::{

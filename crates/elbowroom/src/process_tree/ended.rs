@@ -99,9 +99,8 @@ impl ProcessTree {
     }
 
     fn ended(&self) -> LargestProcesses {
-        let word = |place: usize, word| {
-            self.head(head::LARGEST + place * WORDS + word).load(Ordering::Relaxed)
-        };
+        let word =
+            |place: usize, word| self.head(head::LARGEST + place * WORDS + word).load(Ordering::Relaxed);
         let mut ended = LargestProcesses::default();
         (0..PLACES).for_each(|place| {
             ended.add(LargeProcess::of(std::array::from_fn(|at| word(place, at))));

@@ -20,8 +20,7 @@ impl StallAverages {
     /// The averages in one word, as hundredths of a percent of 16 bits each, and the total in another.
     pub(super) fn words(&self) -> [u64; 2] {
         let hundredths = |percent: f64| (percent * 100.0).round().clamp(0.0, 10_000.0) as u64;
-        let averages =
-            hundredths(self.avg10) | hundredths(self.avg60) << 16 | hundredths(self.avg300) << 32;
+        let averages = hundredths(self.avg10) | hundredths(self.avg60) << 16 | hundredths(self.avg300) << 32;
         [averages, self.total_us]
     }
 

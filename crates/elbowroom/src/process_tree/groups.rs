@@ -5,9 +5,9 @@
 //! that has the groups notes the figures of all of them, and does what is requested. So groups cost nothing
 //! while nobody looks.
 //!
-//! Synchronization: atomics. Only the owner's process writes figures. A process that requests something claims
-//! the row first; the claim of a process that is gone is taken over. A request is the step of its state from
-//! idle to asked, which publishes its words; the answer is the step to done.
+//! Synchronization: atomics. Only the owner's process writes figures. A process that requests something
+//! claims the row first; the claim of a process that is gone is taken over. A request is the step of its
+//! state from idle to asked, which publishes its words; the answer is the step to done.
 
 use super::gauges::StallAverages;
 use super::table::ProcessTree;
@@ -180,8 +180,8 @@ pub(crate) enum Progress {
 }
 
 impl ProcessTree {
-    /// The owner's word of the groups of a row's process. Rows are freed and taken again, and so are ids: both
-    /// together are of one process.
+    /// The owner's word of the groups of a row's process. Rows are freed and taken again, and so are ids:
+    /// both together are of one process.
     fn group_owner(row: usize, pid: u32) -> u64 {
         u64::from(pid) << 32 | (row as u64 + 1)
     }
@@ -222,7 +222,8 @@ impl ProcessTree {
         let owner = Self::group_owner(row, pid);
         let is_its = |at: &usize| self.group(*at, group::OWNER).load(Ordering::Acquire) == owner;
         for at in self.group_rows().filter(is_its) {
-            (group::OWNER + 1..group::WORDS).for_each(|word| self.group(at, word).store(0, Ordering::Relaxed));
+            (group::OWNER + 1..group::WORDS)
+                .for_each(|word| self.group(at, word).store(0, Ordering::Relaxed));
             let word = self.group(at, group::OWNER);
             let _ = word.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
@@ -235,8 +236,10 @@ impl ProcessTree {
             let owner = self.group(at, group::OWNER).load(Ordering::Acquire);
             let (pid, row) = ((owner >> 32) as u32, (owner as u32 as usize).checked_sub(1)?);
             let lives = self.rows().contains(&row) && self.owner(row) == pid && pid != 0;
-            let bytes: Vec<u8> =
-                (group::NAME..group::NOTED).flat_map(|at| word(at).to_le_bytes()).take_while(|b| *b != 0).collect();
+            let bytes: Vec<u8> = (group::NAME..group::NOTED)
+                .flat_map(|at| word(at).to_le_bytes())
+                .take_while(|b| *b != 0)
+                .collect();
             lives.then(|| GroupRow {
                 pid,
                 name: String::from_utf8_lossy(&bytes).into_owned(),
@@ -299,7 +302,11 @@ impl ProcessTree {
 
     /// Does what is requested of a group. `act` has the request, and how many bytes were reclaimed for it
     /// before; it gives how many it has reclaimed, and whether that is all. `true`: it is not all.
-    pub(super) fn serve_group(&self, at: usize, act: impl FnOnce(GroupRequest, u64) -> (u64, Progress)) -> bool {
+    pub(super) fn serve_group(
+        &self,
+        at: usize,
+        act: impl FnOnce(GroupRequest, u64) -> (u64, Progress),
+    ) -> bool {
         let word = |word| self.group(at, word);
         if word(group::STATE).load(Ordering::Acquire) != ASKED {
             return false;

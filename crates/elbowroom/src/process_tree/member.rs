@@ -7,9 +7,9 @@ use super::table::{ProcessTree, TreeLock, row};
 use super::view::ProcessUse;
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{boot_time, own_name, own_pid, shared_anonymous_pages};
-use elbowroom_sync::{Arc, OnceLock};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
+use elbowroom_sync::{Arc, OnceLock};
 
 /// A process asks others for pages at most this often.
 const ASK_PAUSE: Duration = Duration::from_millis(2);
@@ -484,10 +484,10 @@ impl Member {
         row != NO_ROW && self.tree.take_groups_asked(row)
     }
 
-    /// Does what other processes request of the groups that this one shows, and notes their figures. `act` has
-    /// the key of a group, the request, and how many bytes were reclaimed for it before; it gives how many it
-    /// has reclaimed, and whether that is all. `used` has the figures of a group. If there is more to do, this
-    /// process is asked again.
+    /// Does what other processes request of the groups that this one shows, and notes their figures. `act`
+    /// has the key of a group, the request, and how many bytes were reclaimed for it before; it gives how
+    /// many it has reclaimed, and whether that is all. `used` has the figures of a group. If there is more to
+    /// do, this process is asked again.
     pub(crate) fn serve_groups(
         &self,
         act: impl Fn(u64, GroupRequest, u64) -> (u64, Progress),

@@ -344,7 +344,12 @@ fn groups_are_shown_and_do_what_is_asked() {
     assert!(tree.ask_groups(pid) && member.is_asked_about_groups() && !member.is_asked_about_groups());
     // Figures are there once they were asked for.
     let averages = StallAverages { avg10: 1.25, total_us: 9, ..StallAverages::default() };
-    let of = |key: u64| GroupUse { usage_bytes: key << 20, max_bytes: u64::MAX, some: averages, ..GroupUse::default() };
+    let of = |key: u64| GroupUse {
+        usage_bytes: key << 20,
+        max_bytes: u64::MAX,
+        some: averages,
+        ..GroupUse::default()
+    };
     member.serve_groups(|_, _, _| panic!("nothing is requested"), |key| Some(of(key)));
     assert_eq!((named("cache").used, named("cache.index").used), (of(7), of(8)));
     assert!(named("cache").age().is_some_and(|age| age < BOUND));
@@ -385,7 +390,9 @@ fn groups_are_shown_and_do_what_is_asked() {
         let _ = tree.groups();
     }
     // Once the process has left, its groups are gone, and the next process has rows of its own.
-    (0..3).for_each(|at| (0..table::group::WORDS).for_each(|word| tree.group(at, word).store(0, Ordering::Relaxed)));
+    (0..3).for_each(|at| {
+        (0..table::group::WORDS).for_each(|word| tree.group(at, word).store(0, Ordering::Relaxed))
+    });
     member.note_use(&ProcessUse::default());
     assert_eq!(tree.groups().len(), 2);
     member.leave();

@@ -88,7 +88,8 @@ pub struct ProcessRow {
     pub used: ProcessUse,
     /// What it shows of itself.
     pub gauges: ProcessGauges,
-    /// When the process wrote `used` and `gauges`, since the run began. `None`: never, since it has no manager yet.
+    /// When the process wrote `used` and `gauges`, since the run began. `None`: never, since it has no
+    /// manager yet.
     pub noted: Option<Duration>,
 }
 

@@ -7,8 +7,8 @@ use ratatui_core::terminal::Terminal;
 use ratatui_crossterm::crossterm::event::{KeyCode, KeyEvent, KeyModifiers};
 
 use super::*;
-use crate::top::rates::History;
 use crate::top::columns::Table;
+use crate::top::rates::History;
 use crate::top::sample::{Contention, Row, RunPressure, Sample, Shown, Stalls, Tiers};
 
 const MIB: u64 = 1 << 20;
@@ -43,7 +43,12 @@ fn stalling(row: Row) -> Row {
     let path = Some("/data/tokens-of-a-long-name.bin".to_owned());
     let shown = Shown {
         pressure: Some(pressure),
-        tiers: Tiers { pool_bytes: 32 * MIB, swap_file_bytes: 64 * MIB, out_bytes: 200 * MIB, ..Tiers::default() },
+        tiers: Tiers {
+            pool_bytes: 32 * MIB,
+            swap_file_bytes: 64 * MIB,
+            out_bytes: 200 * MIB,
+            ..Tiers::default()
+        },
         contention: Contention { lock: Some("page-table".to_owned()), wait_us: 1_500_000, lru_wait_us: 17 },
         stalls: Some(Stalls { path, inode: 3, ..Stalls::default() }),
         high_stuck: 0,
