@@ -56,10 +56,12 @@ pub use group::{
 pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
+#[cfg(not(shuttle))]
+pub use process_tree::ShownAlone;
 pub use process_tree::{
-    GroupAnswer, GroupRequest, GroupRow, GroupUse, LargeProcess, LargestProcesses, Member, ProcessGauges,
-    ProcessPressure, ProcessRow, ProcessTree, ProcessUse, RunTotals, StallAverages, StalledFor, TreeLimits,
-    TreeSnapshot,
+    GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LargeProcess, LargestProcesses, Member,
+    OwnGroups, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree, ProcessUse, RunTotals, StallAverages,
+    StalledFor, TreeLimits, TreeSnapshot,
 };
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,

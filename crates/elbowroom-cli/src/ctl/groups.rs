@@ -6,7 +6,7 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use elbowroom::{GroupAnswer, GroupRequest, GroupRow, GroupUse, StallAverages};
+use elbowroom::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, StallAverages};
 use elbowroom_machine::Errno;
 use elbowroom_options::size::{Exact, Shown};
 use serde::Serialize;
@@ -31,10 +31,8 @@ pub struct Group {
     noted_ms_ago: Option<u64>,
     usage_bytes: u64,
     peak_bytes: u64,
-    max_bytes: Option<u64>,
-    high_bytes: Option<u64>,
-    low_bytes: u64,
-    min_bytes: u64,
+    #[serde(flatten)]
+    limits: Limits,
     high_events: u64,
     high_stuck: u64,
     max_events: u64,
@@ -43,6 +41,15 @@ pub struct Group {
     pgmajfault: u64,
     #[serde(flatten)]
     pressure: Pressure,
+}
+
+/// The limits of a group; null: none.
+#[derive(Serialize)]
+struct Limits {
+    max_bytes: Option<u64>,
+    high_bytes: Option<u64>,
+    low_bytes: u64,
+    min_bytes: u64,
 }
 
 /// The pressure of a group.
@@ -61,10 +68,12 @@ impl Group {
             noted_ms_ago: row.age().map(milliseconds),
             usage_bytes: used.usage_bytes,
             peak_bytes: used.peak_bytes,
-            max_bytes: GroupUse::limit(used.max_bytes),
-            high_bytes: GroupUse::limit(used.high_bytes),
-            low_bytes: used.low_bytes,
-            min_bytes: used.min_bytes,
+            limits: Limits {
+                max_bytes: GroupUse::limit(used.max_bytes),
+                high_bytes: GroupUse::limit(used.high_bytes),
+                low_bytes: used.low_bytes,
+                min_bytes: used.min_bytes,
+            },
             high_events: used.high_events,
             high_stuck: used.high_stuck,
             max_events: used.max_events,
@@ -74,6 +83,10 @@ impl Group {
             pressure: Pressure { some: used.some, full: used.full },
         }
     }
+}
+
+fn table(run: &Run) -> GroupTable<'_> {
+    GroupTable::of(&run.tree)
 }
 
 /// The name of a group with its process.
@@ -116,10 +129,10 @@ pub fn cells(row: &GroupRow) -> [String; 9] {
 /// Sorted by process and name.
 pub fn all(run: &Run) -> Vec<GroupRow> {
     let began = Instant::now();
-    let pids: BTreeSet<_> = run.tree.groups().iter().map(|group| group.pid).collect();
-    pids.iter().for_each(|pid| _ = run.tree.ask_groups(*pid));
+    let pids: BTreeSet<_> = table(run).rows().iter().map(|group| group.pid).collect();
+    pids.iter().for_each(|pid| _ = table(run).ask(*pid));
     loop {
-        let mut groups = run.tree.groups();
+        let mut groups = table(run).rows();
         let waited = began.elapsed();
         let is_old = |group: &GroupRow| group.age().is_none_or(|age| age > waited);
         if waited > FIGURES_BOUND || !groups.iter().any(is_old) {
@@ -155,16 +168,16 @@ fn choose(run: u32, all: Vec<GroupRow>, named: &GroupName) -> Result<Vec<GroupRo
 /// Has a process do what is requested of a group, and waits for its answer.
 fn request(run: &Run, group: &GroupRow, request: GroupRequest) -> Result<GroupAnswer, Failure> {
     let failure = |why: String| Failure::new(NOT_DONE, why);
-    if !run.tree.request(group, request, std::process::id()) {
+    if !table(run).request(group, request, std::process::id()) {
         return Err(failure(format!(
             "another command changes group {} just now, or its process has ended",
             name(group)
         )));
     }
     let is_answered =
-        wait(|| run.tree.answer(group).is_some(), || format!("{}: it is being done", name(group)));
-    let answer = run.tree.answer(group);
-    run.tree.end_request(group);
+        wait(|| table(run).answer(group).is_some(), || format!("{}: it is being done", name(group)));
+    let answer = table(run).answer(group);
+    table(run).end_request(group);
     match answer {
         Some(answer) if is_answered => Ok(answer),
         _ => Err(failure(format!(
@@ -297,11 +310,11 @@ mod tests {
         let (_file, tree) = tables();
         let tree = std::sync::Arc::new(tree);
         let member = Member::enter(tree.clone());
-        let none = choose(9, tree.groups(), &group(None, "a")).unwrap_err();
+        let none = choose(9, GroupTable::of(&tree).rows(), &group(None, "a")).unwrap_err();
         assert!(none.contains("elbowroom run --group"), "{none}");
         let long = "x".repeat(200);
-        member.show_names(&["a", "a.b", &long]);
-        let (all, own) = (|| tree.groups(), std::process::id());
+        member.groups().show_names(&["a", "a.b", &long]);
+        let (all, own) = (|| GroupTable::of(&tree).rows(), std::process::id());
         for (named, found) in [
             (group(None, "a"), "a"),
             (group(Some(own), "a.b"), "a.b"),
@@ -323,8 +336,8 @@ mod tests {
     fn limits_stay_in_their_order() {
         let (_file, tree) = tables();
         let tree = std::sync::Arc::new(tree);
-        Member::enter(tree.clone()).show_names(&["a"]);
-        let mut row = tree.groups().remove(0);
+        Member::enter(tree.clone()).groups().show_names(&["a"]);
+        let mut row = GroupTable::of(&tree).rows().remove(0);
         let (max_bytes, high_bytes) = (256 << 20, u64::MAX);
         row.used =
             GroupUse { max_bytes, high_bytes, low_bytes: 0, min_bytes: 8 << 20, ..GroupUse::default() };

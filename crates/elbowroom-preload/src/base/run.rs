@@ -65,7 +65,7 @@ pub fn totals() -> Option<RunTotals> {
 
 /// The largest processes of the run so far. Allocates nothing.
 pub fn largest() -> Option<LargestProcesses> {
-    member().map(|member| member.tree().largest())
+    member().map(|member| LargestProcesses::of(member.tree()))
 }
 
 /// Called before an exec: gives this process's memory back to the run. If the exec fails, [`came_back`]

@@ -29,42 +29,48 @@ struct Pulse {
     reported: bool,
 }
 
+/// Groups that stay over their `high`, since nothing of them can be reclaimed, with the time at which the
+/// program was told of each last.
+#[derive(Default)]
+struct StuckGroups(HashMap<GroupId, Instant>);
+
+impl StuckGroups {
+    /// Tells the program of those of which it was not told lately.
+    fn tell<P: Platform>(&mut self, faults: &Faults<P>) {
+        for (group, pages) in faults.groups.stuck_over_high() {
+            if self.0.get(&group).is_some_and(|told| told.elapsed() < STUCK_AGAIN) {
+                continue;
+            }
+            self.0.insert(group, Instant::now());
+            let [usage_bytes, high_bytes] = pages.map(|pages| pages * PAGE_SIZE as u64);
+            match faults.config.hooks.on_high_stuck {
+                Some(tell) => tell(HighStuck { group: group.number(), usage_bytes, high_bytes }),
+                None => faults.report(&format!(
+                    "{group} uses {usage_bytes} bytes, more than its high of {high_bytes}, and nothing of it \
+                     can be reclaimed"
+                )),
+            }
+        }
+    }
+}
+
 impl<P: Platform> Faults<P> {
     /// The watchdog's loop, until the manager stops.
     pub(crate) fn run_watchdog(&self) {
         let begin = Instant::now();
         let pulse = |_| Pulse { beat: 0, since: begin, reported: false };
         let mut pulses: Vec<_> = (0..self.inboxes.len()).map(pulse).collect();
-        let mut told = HashMap::new();
+        let mut stuck_groups = StuckGroups::default();
         while !self.stop.load(Ordering::Acquire) {
             self.rest_if_wanted();
             self.watch.wait(&self.stop, WATCH_LOOK);
-            self.tell_stuck_groups(&mut told);
+            stuck_groups.tell(self);
             // The flusher wakes throttled writers, too, but may be busy with a disk.
             self.wake_throttled();
             let stuck = self.feel_pulses(&mut pulses);
             self.end_all_overdue();
             if stuck {
                 self.stand_in(&pulses);
-            }
-        }
-    }
-
-    /// Tells the program of groups that stay over their `high`, since nothing of them can be reclaimed.
-    /// `told`: when it was told of each last.
-    fn tell_stuck_groups(&self, told: &mut HashMap<GroupId, Instant>) {
-        for (group, pages) in self.groups.stuck_over_high() {
-            if told.get(&group).is_some_and(|told| told.elapsed() < STUCK_AGAIN) {
-                continue;
-            }
-            told.insert(group, Instant::now());
-            let [usage_bytes, high_bytes] = pages.map(|pages| pages * PAGE_SIZE as u64);
-            match self.config.hooks.on_high_stuck {
-                Some(tell) => tell(HighStuck { group: group.number(), usage_bytes, high_bytes }),
-                None => self.report(&format!(
-                    "{group} uses {usage_bytes} bytes, more than its high of {high_bytes}, and nothing of it \
-                     can be reclaimed"
-                )),
             }
         }
     }

@@ -120,7 +120,7 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
     /// processes of a run together can show 1,024 groups; further ones are not shown.
     pub fn show(&self, groups: &[(GroupId, &str)]) {
         if let Some(member) = &self.core.config.member {
-            member.show_groups(groups.iter().map(|(id, name)| (id.key(), (*name).to_owned())).collect());
+            member.groups().show(groups.iter().map(|(id, name)| (id.key(), (*name).to_owned())).collect());
         }
     }
 

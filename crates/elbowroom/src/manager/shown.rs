@@ -4,6 +4,9 @@
 //! its groups only when another process asks. Reclaim that was requested is done in pieces of [`GIVE_BOUND`],
 //! so that the thread's own work and a fork are not kept waiting.
 
+#[cfg(all(test, not(shuttle)))]
+mod tests;
+
 use crate::config::{DELAY, GIVE_BOUND};
 use crate::group::{
     GroupEvent, GroupId, GroupStats, Limits, PressureUse, StallKinds, StallSource, StallTime,
@@ -91,7 +94,7 @@ fn stalled_for(source: &StallSource) -> (StalledFor, u64) {
 
 /// Does what other processes ask about the groups of this one, if they ask something.
 pub(super) fn serve<P: Platform>(core: &Arc<Spaces<P>>) {
-    if let Some(member) = core.config.member.as_ref().filter(|member| member.is_asked_about_groups()) {
+    if let Some(member) = core.config.member.as_ref().filter(|member| member.groups().is_asked()) {
         serve_asked(core, member);
     }
 }
@@ -109,7 +112,7 @@ fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
         let stats = core.groups.stats(group).ok()?;
         Some(used(&stats, &core.groups.of(group).pressure().figures()))
     };
-    member.serve_groups(act, used);
+    member.groups().serve(act, used);
 }
 
 fn failed(errno: Errno) -> (u64, Progress) {

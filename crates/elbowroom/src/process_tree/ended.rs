@@ -64,6 +64,21 @@ impl LargeProcess {
             time: Duration::from_nanos(words[TIME]),
         }
     }
+
+    /// The process of a row.
+    fn of_row(tree: &ProcessTree, row: usize) -> Self {
+        let word = |word| tree.row(row, word).load(Ordering::Relaxed);
+        let age = boot_time().saturating_sub(word(row::SINCE));
+        Self::of([
+            u64::from(tree.owner(row)),
+            word(row::NAME),
+            word(row::NAME + 1),
+            word(row::PEAK),
+            tree.row_use(row).faults,
+            tree.row_use(row).swapped_out,
+            age,
+        ])
+    }
 }
 
 /// The largest processes, by their peaks, the largest first.
@@ -86,54 +101,37 @@ impl LargestProcesses {
         self.places[at..].rotate_right(1);
         self.places[at] = process;
     }
-}
 
-impl ProcessTree {
-    /// The largest processes of the run so far, those that have ended included. Allocates nothing.
-    pub fn largest(&self) -> LargestProcesses {
-        let mut largest = self.ended();
-        for row in self.rows().filter(|row| self.owner(*row) != 0) {
-            largest.add(self.process(row));
+    /// The largest processes of a run so far, those that have ended included. Allocates nothing.
+    pub fn of(tree: &ProcessTree) -> Self {
+        let mut largest = Self::ended(tree);
+        for row in tree.rows().filter(|row| tree.owner(*row) != 0) {
+            largest.add(LargeProcess::of_row(tree, row));
         }
         largest
     }
 
-    fn ended(&self) -> LargestProcesses {
+    fn ended(tree: &ProcessTree) -> Self {
         let word =
-            |place: usize, word| self.head(head::LARGEST + place * WORDS + word).load(Ordering::Relaxed);
-        let mut ended = LargestProcesses::default();
+            |place: usize, word| tree.head(head::LARGEST + place * WORDS + word).load(Ordering::Relaxed);
+        let mut ended = Self::default();
         (0..PLACES).for_each(|place| {
             ended.add(LargeProcess::of(std::array::from_fn(|at| word(place, at))));
         });
         ended
     }
 
-    /// The process of a row.
-    fn process(&self, row: usize) -> LargeProcess {
-        let word = |word| self.row(row, word).load(Ordering::Relaxed);
-        let age = boot_time().saturating_sub(word(row::SINCE));
-        LargeProcess::of([
-            u64::from(self.owner(row)),
-            word(row::NAME),
-            word(row::NAME + 1),
-            word(row::PEAK),
-            self.row_use(row).faults,
-            self.row_use(row).swapped_out,
-            age,
-        ])
-    }
-
     /// Notes the process of a row that is about to be emptied. The caller has the lock of the table.
-    pub(super) fn note_ended(&self, row: usize) {
-        let before = self.ended();
+    pub(super) fn note_ended(tree: &ProcessTree, row: usize) {
+        let before = Self::ended(tree);
         let mut largest = before;
-        largest.add(self.process(row));
+        largest.add(LargeProcess::of_row(tree, row));
         if largest.places == before.places {
             return;
         }
         for (place, process) in largest.places.iter().enumerate() {
             for (at, word) in process.words().into_iter().enumerate() {
-                self.head(head::LARGEST + place * WORDS + at).store(word, Ordering::Relaxed);
+                tree.head(head::LARGEST + place * WORDS + at).store(word, Ordering::Relaxed);
             }
         }
     }

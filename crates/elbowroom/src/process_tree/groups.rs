@@ -1,7 +1,7 @@
 //! The memory groups of processes in the table of a run: what each uses, and what `ctl` asks of it.
 //!
 //! A process that shows its groups takes a row for each: its owner, its name, its figures, and one request.
-//! Nothing is written there until another process asks for it ([`ProcessTree::ask_groups`]): then the process
+//! Nothing is written there until another process asks for it ([`GroupTable::ask`]): then the process
 //! that has the groups notes the figures of all of them, and does what is requested. So groups cost nothing
 //! while nobody looks.
 //!
@@ -13,7 +13,8 @@ use super::gauges::StallAverages;
 use super::table::ProcessTree;
 use super::table::{GROUP_ROWS, group, head, row};
 use elbowroom_machine::{boot_time, process_exists};
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::OnceLock;
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
 
 /// The longest name of a group that a row has, in bytes. Of a longer one it has the first so many.
@@ -118,7 +119,7 @@ pub struct GroupRow {
     pub used: GroupUse,
     /// When the process noted that, in nanoseconds since the boot. `None`: never.
     pub noted_at: Option<u64>,
-    /// The number of its row, for [`ProcessTree::request`].
+    /// The number of its row, for [`GroupTable::request`].
     pub(super) at: usize,
 }
 
@@ -179,22 +180,30 @@ pub(crate) enum Progress {
     Begun,
 }
 
-impl ProcessTree {
+/// The groups of a run's processes, in its table.
+pub struct GroupTable<'t>(&'t ProcessTree);
+
+impl<'t> GroupTable<'t> {
+    /// The groups in a table.
+    pub fn of(tree: &'t ProcessTree) -> Self {
+        Self(tree)
+    }
+
     /// The owner's word of the groups of a row's process. Rows are freed and taken again, and so are ids:
     /// both together are of one process.
-    fn group_owner(row: usize, pid: u32) -> u64 {
+    fn owner_of(row: usize, pid: u32) -> u64 {
         u64::from(pid) << 32 | (row as u64 + 1)
     }
 
-    fn group_rows(&self) -> std::ops::Range<usize> {
-        0..(self.head(head::GROUPS_USED).load(Ordering::Acquire) as usize).min(GROUP_ROWS)
+    fn numbers(&self) -> std::ops::Range<usize> {
+        0..(self.0.head(head::GROUPS_USED).load(Ordering::Acquire) as usize).min(GROUP_ROWS)
     }
 
     /// Takes a row for a group of a process. `None`: no row is free.
-    pub(super) fn enter_group(&self, row: usize, pid: u32, key: u64, name: &str) -> Option<usize> {
-        let owner = Self::group_owner(row, pid);
+    pub(super) fn enter(&self, row: usize, pid: u32, key: u64, name: &str) -> Option<usize> {
+        let owner = Self::owner_of(row, pid);
         let free = |at: &usize| {
-            let word = self.group(*at, group::OWNER);
+            let word = self.0.group(*at, group::OWNER);
             word.load(Ordering::Relaxed) == 0
                 && word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
@@ -203,39 +212,39 @@ impl ProcessTree {
         bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
         for (nth, word) in bytes.chunks_exact(8).enumerate() {
             let word = u64::from_le_bytes(std::array::from_fn(|byte| word[byte]));
-            self.group(at, group::NAME + nth).store(word, Ordering::Relaxed);
+            self.0.group(at, group::NAME + nth).store(word, Ordering::Relaxed);
         }
-        self.group(at, group::KEY).store(key, Ordering::Relaxed);
-        self.head(head::GROUPS_USED).fetch_max(at as u64 + 1, Ordering::AcqRel);
+        self.0.group(at, group::KEY).store(key, Ordering::Relaxed);
+        self.0.head(head::GROUPS_USED).fetch_max(at as u64 + 1, Ordering::AcqRel);
         Some(at)
     }
 
     /// Whether a row is that of a process's group.
-    pub(super) fn is_group_of(&self, at: usize, row: usize, pid: u32, key: u64) -> bool {
+    pub(super) fn is_of(&self, at: usize, row: usize, pid: u32, key: u64) -> bool {
         at < GROUP_ROWS
-            && self.group(at, group::OWNER).load(Ordering::Acquire) == Self::group_owner(row, pid)
-            && self.group(at, group::KEY).load(Ordering::Relaxed) == key
+            && self.0.group(at, group::OWNER).load(Ordering::Acquire) == Self::owner_of(row, pid)
+            && self.0.group(at, group::KEY).load(Ordering::Relaxed) == key
     }
 
     /// Frees the rows of all groups of a process.
-    pub(super) fn clear_groups(&self, row: usize, pid: u32) {
-        let owner = Self::group_owner(row, pid);
-        let is_its = |at: &usize| self.group(*at, group::OWNER).load(Ordering::Acquire) == owner;
-        for at in self.group_rows().filter(is_its) {
+    pub(super) fn clear(&self, row: usize, pid: u32) {
+        let owner = Self::owner_of(row, pid);
+        let is_its = |at: &usize| self.0.group(*at, group::OWNER).load(Ordering::Acquire) == owner;
+        for at in self.numbers().filter(is_its) {
             (group::OWNER + 1..group::WORDS)
-                .for_each(|word| self.group(at, word).store(0, Ordering::Relaxed));
-            let word = self.group(at, group::OWNER);
+                .for_each(|word| self.0.group(at, word).store(0, Ordering::Relaxed));
+            let word = self.0.group(at, group::OWNER);
             let _ = word.compare_exchange(owner, 0, Ordering::AcqRel, Ordering::Relaxed);
         }
     }
 
     /// The groups of all processes that are there, as they were noted last.
-    pub fn groups(&self) -> Vec<GroupRow> {
+    pub fn rows(&self) -> Vec<GroupRow> {
         let group_of = |at: usize| {
-            let word = |word| self.group(at, word).load(Ordering::Relaxed);
-            let owner = self.group(at, group::OWNER).load(Ordering::Acquire);
+            let word = |word| self.0.group(at, word).load(Ordering::Relaxed);
+            let owner = self.0.group(at, group::OWNER).load(Ordering::Acquire);
             let (pid, row) = ((owner >> 32) as u32, (owner as u32 as usize).checked_sub(1)?);
-            let lives = self.rows().contains(&row) && self.owner(row) == pid && pid != 0;
+            let lives = self.0.rows().contains(&row) && self.0.owner(row) == pid && pid != 0;
             let bytes: Vec<u8> = (group::NAME..group::NOTED)
                 .flat_map(|at| word(at).to_le_bytes())
                 .take_while(|b| *b != 0)
@@ -248,24 +257,24 @@ impl ProcessTree {
                 at,
             })
         };
-        self.group_rows().filter_map(group_of).collect()
+        self.numbers().filter_map(group_of).collect()
     }
 
     /// Asks a process to note the figures of its groups, and to look for requests. `false`: there is no such
     /// process.
-    pub fn ask_groups(&self, pid: u32) -> bool {
-        let row = self.rows().find(|row| self.owner(*row) == pid);
+    pub fn ask(&self, pid: u32) -> bool {
+        let row = self.0.rows().find(|row| self.0.owner(*row) == pid);
         if let Some(row) = row {
-            self.row(row, row::GROUPS_ASKED).store(1, Ordering::Release);
-            self.ring_surely(row);
+            self.0.row(row, row::GROUPS_ASKED).store(1, Ordering::Release);
+            self.0.ring_surely(row);
         }
         row.is_some()
     }
 
     /// Requests something of a group, for this process, whose id is `own`. `false`: another process's request
-    /// is not done. The answer is to be taken by [`ProcessTree::answer`], or the request to be given up.
+    /// is not done. The answer is to be taken by [`GroupTable::answer`], or the request to be given up.
     pub fn request(&self, of: &GroupRow, request: GroupRequest, own: u32) -> bool {
-        let claim = self.group(of.at, group::CLAIM);
+        let claim = self.0.group(of.at, group::CLAIM);
         let before = claim.load(Ordering::Acquire);
         if before != 0 && before != u64::from(own) && process_exists(before as u32)
             || claim.compare_exchange(before, u64::from(own), Ordering::AcqRel, Ordering::Relaxed).is_err()
@@ -273,41 +282,37 @@ impl ProcessTree {
             return false;
         }
         let [what, bytes] = request.words();
-        self.group(of.at, group::WHAT).store(what, Ordering::Relaxed);
-        self.group(of.at, group::BYTES).store(bytes, Ordering::Relaxed);
-        self.group(of.at, group::FREED).store(0, Ordering::Relaxed);
-        self.group(of.at, group::STATE).store(ASKED, Ordering::Release);
-        self.ask_groups(of.pid)
+        self.0.group(of.at, group::WHAT).store(what, Ordering::Relaxed);
+        self.0.group(of.at, group::BYTES).store(bytes, Ordering::Relaxed);
+        self.0.group(of.at, group::FREED).store(0, Ordering::Relaxed);
+        self.0.group(of.at, group::STATE).store(ASKED, Ordering::Release);
+        self.ask(of.pid)
     }
 
     /// The answer to the last request to a group. `None`: it is not done.
     pub fn answer(&self, of: &GroupRow) -> Option<GroupAnswer> {
-        let word = |word| self.group(of.at, word).load(Ordering::Relaxed);
-        let is_done = self.group(of.at, group::STATE).load(Ordering::Acquire) == DONE;
+        let word = |word| self.0.group(of.at, word).load(Ordering::Relaxed);
+        let is_done = self.0.group(of.at, group::STATE).load(Ordering::Acquire) == DONE;
         is_done.then(|| GroupAnswer { errno: word(group::RESULT), freed_bytes: word(group::FREED) })
     }
 
     /// Gives up a request, or takes notice of its answer: other processes can request something.
     pub fn end_request(&self, of: &GroupRow) {
-        self.group(of.at, group::STATE).store(IDLE, Ordering::Release);
-        self.group(of.at, group::CLAIM).store(0, Ordering::Release);
+        self.0.group(of.at, group::STATE).store(IDLE, Ordering::Release);
+        self.0.group(of.at, group::CLAIM).store(0, Ordering::Release);
     }
 
     /// Whether the process of a row was asked about its groups. It is not any more then.
-    pub(super) fn take_groups_asked(&self, row: usize) -> bool {
-        let word = self.row(row, row::GROUPS_ASKED);
+    pub(super) fn take_asked(&self, row: usize) -> bool {
+        let word = self.0.row(row, row::GROUPS_ASKED);
         // The load comes first: no store to a line that others read, as long as nobody asks.
         word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::AcqRel) != 0
     }
 
     /// Does what is requested of a group. `act` has the request, and how many bytes were reclaimed for it
     /// before; it gives how many it has reclaimed, and whether that is all. `true`: it is not all.
-    pub(super) fn serve_group(
-        &self,
-        at: usize,
-        act: impl FnOnce(GroupRequest, u64) -> (u64, Progress),
-    ) -> bool {
-        let word = |word| self.group(at, word);
+    pub(super) fn serve(&self, at: usize, act: impl FnOnce(GroupRequest, u64) -> (u64, Progress)) -> bool {
+        let word = |word| self.0.group(at, word);
         if word(group::STATE).load(Ordering::Acquire) != ASKED {
             return false;
         }
@@ -328,11 +333,105 @@ impl ProcessTree {
     }
 
     /// Writes the figures of a group.
-    pub(super) fn note_group(&self, at: usize, used: &GroupUse) {
+    pub(super) fn note(&self, at: usize, used: &GroupUse) {
         for (nth, value) in used.words().into_iter().enumerate() {
-            self.group(at, group::FIGURES + nth).store(value, Ordering::Relaxed);
+            self.0.group(at, group::FIGURES + nth).store(value, Ordering::Relaxed);
         }
-        self.group(at, group::NOTED).store(boot_time(), Ordering::Release);
+        self.0.group(at, group::NOTED).store(boot_time(), Ordering::Release);
+    }
+}
+
+/// The groups that a process shows: empty until it shows some.
+pub(super) type ShownGroups = OnceLock<Vec<ShownGroup>>;
+
+/// A group that a process shows.
+pub(super) struct ShownGroup {
+    /// What the manager knows it by.
+    key: u64,
+    name: String,
+    /// The number of its row; [`NO_ROW`]: it has none.
+    row: AtomicUsize,
+}
+
+/// In place of a row's number: the group has no row.
+const NO_ROW: usize = usize::MAX;
+
+/// The groups of this process.
+pub struct OwnGroups<'m> {
+    shown: &'m ShownGroups,
+    tree: &'m ProcessTree,
+    /// The process's row. `None`: it has none.
+    row: Option<usize>,
+    pid: u32,
+}
+
+impl<'m> OwnGroups<'m> {
+    pub(super) fn new(shown: &'m ShownGroups, tree: &'m ProcessTree, row: Option<usize>, pid: u32) -> Self {
+        Self { shown, tree, row, pid }
+    }
+
+    /// Shows groups to other processes, with the keys by which the manager knows them, and their names. Only
+    /// the first call counts. Groups for which the table has no room are not shown.
+    pub(crate) fn show(&self, groups: Vec<(u64, String)>) {
+        let shown = |(key, name)| ShownGroup { key, name, row: AtomicUsize::new(NO_ROW) };
+        let _ = self.shown.set(groups.into_iter().map(shown).collect());
+        self.take_rows();
+    }
+
+    /// Shows groups that have these names and no manager, for tests of commands that look at them.
+    #[doc(hidden)]
+    pub fn show_names(&self, names: &[&str]) {
+        self.show((1..).zip(names).map(|(key, name)| (key, (*name).to_owned())).collect());
+    }
+
+    /// Takes rows for groups that have none, since this is a forked child, or the process was taken for dead.
+    pub(super) fn take_rows(&self) {
+        let (Some(groups), Some(row), table) = (self.shown.get(), self.row, GroupTable::of(self.tree)) else {
+            return;
+        };
+        for group in groups {
+            let at = group.row.load(Ordering::Relaxed);
+            if !table.is_of(at, row, self.pid, group.key) {
+                let at = table.enter(row, self.pid, group.key, &group.name);
+                group.row.store(at.unwrap_or(NO_ROW), Ordering::Relaxed);
+                if at.is_none() {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Whether another process has asked about the groups since the last call.
+    pub(crate) fn is_asked(&self) -> bool {
+        self.row.is_some_and(|row| GroupTable::of(self.tree).take_asked(row))
+    }
+
+    /// Does what other processes request of the groups, and notes their figures. `act` has the key of a group,
+    /// the request, and how many bytes were reclaimed for it before; it gives how many it has reclaimed, and
+    /// whether that is all. `used` has the figures of a group. If there is more to do, this process is asked
+    /// again.
+    pub(crate) fn serve(
+        &self,
+        act: impl Fn(u64, GroupRequest, u64) -> (u64, Progress),
+        used: impl Fn(u64) -> Option<GroupUse>,
+    ) {
+        self.take_rows();
+        let (Some(groups), Some(row), table) = (self.shown.get(), self.row, GroupTable::of(self.tree)) else {
+            return;
+        };
+        let mut is_more = false;
+        for group in groups {
+            let at = group.row.load(Ordering::Relaxed);
+            if table.is_of(at, row, self.pid, group.key) {
+                is_more |= table.serve(at, |request, freed| act(group.key, request, freed));
+                if let Some(used) = used(group.key) {
+                    table.note(at, &used);
+                }
+            }
+        }
+        if is_more {
+            table.ask(self.pid);
+        }
     }
 }
 

@@ -2,14 +2,14 @@
 
 use super::choice::{self, KEPT, LEAST};
 use super::gauges::ProcessGauges;
-use super::groups::{GroupRequest, GroupUse, Progress};
+use super::groups::{OwnGroups, ShownGroups};
 use super::table::{ProcessTree, TreeLock, row};
 use super::view::ProcessUse;
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{boot_time, own_name, own_pid, shared_anonymous_pages};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::Duration;
-use elbowroom_sync::{Arc, OnceLock};
 
 /// A process asks others for pages at most this often.
 const ASK_PAUSE: Duration = Duration::from_millis(2);
@@ -53,16 +53,7 @@ pub struct Member {
     shared: AtomicUsize,
     noted: Noted,
     /// The groups that it shows.
-    groups: OnceLock<Vec<ShownGroup>>,
-}
-
-/// A group that a process shows.
-struct ShownGroup {
-    /// What the manager knows it by.
-    key: u64,
-    name: String,
-    /// Its row, or [`NO_ROW`].
-    row: AtomicUsize,
+    groups: ShownGroups,
 }
 
 /// Figures of earlier events. Times are in nanoseconds since the boot.
@@ -123,7 +114,7 @@ impl Member {
             shares: AtomicBool::new(false),
             shared: AtomicUsize::new(0),
             noted: Noted { cost_at: AtomicU64::new(boot_time()), ..Noted::default() },
-            groups: OnceLock::new(),
+            groups: ShownGroups::default(),
         };
         member.is_apart.store(member.tree.is_of_another_namespace(), Ordering::Relaxed);
         member
@@ -448,67 +439,10 @@ impl Member {
         }
     }
 
-    /// Shows groups to other processes, with the keys by which the manager knows them, and their names. Only
-    /// the first call counts. Groups for which the table has no room are not shown.
-    pub(crate) fn show_groups(&self, groups: Vec<(u64, String)>) {
-        let shown = |(key, name)| ShownGroup { key, name, row: AtomicUsize::new(NO_ROW) };
-        let _ = self.groups.set(groups.into_iter().map(shown).collect());
-        self.take_group_rows();
-    }
-
-    /// Shows groups that have these names and no manager, for tests of commands that look at them.
-    #[doc(hidden)]
-    pub fn show_names(&self, names: &[&str]) {
-        self.show_groups((1..).zip(names).map(|(key, name)| (key, (*name).to_owned())).collect());
-    }
-
-    /// Takes rows for groups that have none, since this is a forked child, or the process was taken for dead.
-    fn take_group_rows(&self) {
-        let (Some(groups), Some(row)) = (self.groups.get(), self.own_row()) else { return };
-        let pid = self.pid.load(Ordering::Relaxed);
-        for group in groups {
-            let at = group.row.load(Ordering::Relaxed);
-            if !self.tree.is_group_of(at, row, pid, group.key) {
-                let at = self.tree.enter_group(row, pid, group.key, &group.name);
-                group.row.store(at.unwrap_or(NO_ROW), Ordering::Relaxed);
-                if at.is_none() {
-                    return;
-                }
-            }
-        }
-    }
-
-    /// Whether another process has asked about the groups of this one since the last call.
-    pub(crate) fn is_asked_about_groups(&self) -> bool {
-        let row = self.row.load(Ordering::Acquire);
-        row != NO_ROW && self.tree.take_groups_asked(row)
-    }
-
-    /// Does what other processes request of the groups that this one shows, and notes their figures. `act`
-    /// has the key of a group, the request, and how many bytes were reclaimed for it before; it gives how
-    /// many it has reclaimed, and whether that is all. `used` has the figures of a group. If there is more to
-    /// do, this process is asked again.
-    pub(crate) fn serve_groups(
-        &self,
-        act: impl Fn(u64, GroupRequest, u64) -> (u64, Progress),
-        used: impl Fn(u64) -> Option<GroupUse>,
-    ) {
-        self.take_group_rows();
-        let (Some(groups), Some(row)) = (self.groups.get(), self.own_row()) else { return };
-        let pid = self.pid.load(Ordering::Relaxed);
-        let mut is_more = false;
-        for group in groups {
-            let at = group.row.load(Ordering::Relaxed);
-            if self.tree.is_group_of(at, row, pid, group.key) {
-                is_more |= self.tree.serve_group(at, |request, freed| act(group.key, request, freed));
-                if let Some(used) = used(group.key) {
-                    self.tree.note_group(at, &used);
-                }
-            }
-        }
-        if is_more {
-            self.tree.ask_groups(pid);
-        }
+    /// The groups that this process shows to others.
+    pub fn groups(&self) -> OwnGroups<'_> {
+        let (row, pid) = (self.own_row(), self.pid.load(Ordering::Relaxed));
+        OwnGroups::new(&self.groups, &self.tree, row, pid)
     }
 
     /// Writes into the row what the process shows of itself.
@@ -525,7 +459,7 @@ impl Member {
         let base = ProcessUse::of(std::array::from_fn(|at| self.noted.base[at].load(Ordering::Relaxed)));
         let used = &used.since(&base);
         self.tree.note_use(row, used);
-        self.take_group_rows();
+        self.groups().take_rows();
         let now = boot_time();
         let elapsed = now.saturating_sub(self.noted.cost_at.swap(now, Ordering::Relaxed)) / 1_000_000;
         let back = used.refaults + used.swapped_in;

@@ -15,6 +15,8 @@
 //! for half a second because it was stopped. If that owner goes on later, the processes may have a few
 //! pages more than the limit until they give them back.
 
+#[cfg(not(shuttle))]
+mod alone;
 mod choice;
 mod ended;
 mod gauges;
@@ -23,11 +25,13 @@ mod member;
 mod table;
 mod view;
 
+#[cfg(not(shuttle))]
+pub use alone::ShownAlone;
 pub(crate) use choice::{BLOCK, KEPT};
 pub use ended::{LargeProcess, LargestProcesses};
 pub use gauges::{ProcessGauges, ProcessPressure, StallAverages, StalledFor};
 pub(crate) use groups::Progress;
-pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupUse};
+pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, OwnGroups};
 pub use member::Member;
 pub use table::ProcessTree;
 pub use view::{ProcessRow, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};

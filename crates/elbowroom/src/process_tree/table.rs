@@ -1,7 +1,10 @@
 //! The table: its words, its rows, its lock.
 
 use super::choice::Share;
+use super::ended;
+use super::ended::LargestProcesses;
 use super::gauges::ProcessGauges;
+use super::groups::{GroupTable, GroupUse};
 use super::view::{ProcessUse, TreeLimits};
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{
@@ -69,11 +72,8 @@ pub(super) mod head {
     pub(in crate::process_tree) const GROUPS_USED: usize = 13;
     /// What processes that have ended had counted: [`ProcessUse::WORDS`](super::ProcessUse::WORDS) words.
     pub(in crate::process_tree) const ENDED: usize = 16;
-    /// The largest processes that have ended: [`super::super::ended`].
+    /// The largest processes that have ended: [`LargestProcesses`](super::LargestProcesses).
     pub(in crate::process_tree) const LARGEST: usize = 64;
-    const _: () = assert!(ENDED + super::ProcessUse::WORDS <= LARGEST);
-    const _: () = assert!(LARGEST + ended::PLACES * ended::WORDS <= super::HEAD_WORDS);
-    use super::super::ended;
 }
 
 /// Words of a row.
@@ -110,10 +110,9 @@ pub(super) mod row {
     pub(in crate::process_tree) const GAUGES: usize = 21;
     /// 1: the process is asked to note its groups, and to look for requests.
     pub(in crate::process_tree) const GROUPS_ASKED: usize = 41;
-    const _: () = assert!(GAUGES + super::ProcessGauges::WORDS <= GROUPS_ASKED);
 }
 
-/// Words of a group's row: [`super::groups`].
+/// Words of a group's row: [`GroupTable`].
 pub(super) mod group {
     /// How many there are: six cache lines.
     pub(in crate::process_tree) const WORDS: usize = 48;
@@ -138,8 +137,13 @@ pub(super) mod group {
     pub(in crate::process_tree) const FREED: usize = 44;
     /// What came of it: an errno value, or 0.
     pub(in crate::process_tree) const RESULT: usize = 45;
-    const _: () = assert!(FIGURES + super::super::groups::GroupUse::WORDS <= CLAIM);
 }
+
+// What has several words has room for them.
+const _: () = assert!(head::ENDED + ProcessUse::WORDS <= head::LARGEST);
+const _: () = assert!(head::LARGEST + ended::PLACES * ended::WORDS <= HEAD_WORDS);
+const _: () = assert!(row::GAUGES + ProcessGauges::WORDS <= row::GROUPS_ASKED);
+const _: () = assert!(group::FIGURES + GroupUse::WORDS <= group::CLAIM);
 
 /// The table of a run.
 pub struct ProcessTree {
@@ -392,7 +396,7 @@ impl ProcessTree {
         if self.owner(row) != pid {
             return;
         }
-        self.clear_groups(row, pid);
+        GroupTable::of(self).clear(row, pid);
         self.empty(row);
         let owner = self.row(row, row::OWNER);
         let _ = owner.compare_exchange(u64::from(pid), 0, Ordering::AcqRel, Ordering::Relaxed);
@@ -401,7 +405,7 @@ impl ProcessTree {
     /// Empties the row of a process that has executed a program, and so has no memory yet. The caller has
     /// the lock.
     pub(super) fn begin_again(&self, row: usize, name: [u64; 2]) {
-        self.clear_groups(row, self.owner(row));
+        GroupTable::of(self).clear(row, self.owner(row));
         self.empty(row);
         self.row(row, row::NAME).store(name[0], Ordering::Relaxed);
         self.row(row, row::NAME + 1).store(name[1], Ordering::Relaxed);
@@ -412,7 +416,7 @@ impl ProcessTree {
     /// Empties all words of a row but its owner. What the process has counted goes to the sum of the ended
     /// ones, and the process to the list of the largest ones.
     fn empty(&self, row: usize) {
-        self.note_ended(row);
+        LargestProcesses::note_ended(self, row);
         for word in 0..ProcessUse::WORDS {
             let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
             self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);

@@ -149,7 +149,7 @@ fn a_row_of_nonsense_harms_nobody() {
         let wanted = one.wanted();
         assert!(wanted <= one.has());
         one.give(wanted.min(50));
-        let _ = (tree.totals(), tree.largest().iter().map(LargeProcess::name_text).count());
+        let _ = (tree.totals(), LargestProcesses::of(&tree).iter().map(LargeProcess::name_text).count());
         for row in tree.snapshot().rows {
             let StallAverages { avg10, avg60, avg300, .. } = row.gauges.pressure.some;
             let is_percent = |average| (0.0..=100.0).contains(&average);
@@ -304,7 +304,10 @@ fn a_row_has_what_the_process_shows_of_itself() {
 fn the_largest_processes_are_known_after_their_end() {
     let (file, tree) = table(10_000);
     let peaks = |tree: &ProcessTree| {
-        tree.largest().iter().map(|process| process.peak_bytes / PAGE_SIZE as u64).collect::<Vec<_>>()
+        LargestProcesses::of(tree)
+            .iter()
+            .map(|process| process.peak_bytes / PAGE_SIZE as u64)
+            .collect::<Vec<_>>()
     };
     assert_eq!(peaks(&tree), []);
     for pages in (1..=15).map(|nth| nth * 7 % 16 * 10) {
@@ -322,7 +325,7 @@ fn the_largest_processes_are_known_after_their_end() {
     let member = Member::enter(open(file.as_file()));
     assert!(member.take(125));
     assert_eq!(peaks(&tree), [150, 140, 130, 125, 120, 110, 100, 90, 80, 70]);
-    let largest = *tree.largest().iter().next().unwrap();
+    let largest = *LargestProcesses::of(&tree).iter().next().unwrap();
     let swapped = 3 * PAGE_SIZE as u64;
     assert_eq!((largest.pid, largest.faults), (std::process::id(), 150));
     assert_eq!((largest.swapped_out_bytes, largest.name_text().is_empty()), (swapped, false));
@@ -337,11 +340,12 @@ fn groups_are_shown_and_do_what_is_asked() {
     let (file, tree) = table(10_000);
     let (member, pid) = (Member::enter(open(file.as_file())), std::process::id());
     let parent = std::os::unix::process::parent_id();
-    member.show_groups(vec![(7, "cache".to_owned()), (8, "cache.index".to_owned())]);
-    let named = |name: &str| tree.groups().into_iter().find(|group| group.name == name).unwrap();
+    member.groups().show(vec![(7, "cache".to_owned()), (8, "cache.index".to_owned())]);
+    let table = GroupTable::of(&tree);
+    let named = |name: &str| table.rows().into_iter().find(|group| group.name == name).unwrap();
     assert_eq!((named("cache").noted_at, named("cache.index").pid), (None, pid));
-    assert!(!member.is_asked_about_groups() && !tree.ask_groups(1));
-    assert!(tree.ask_groups(pid) && member.is_asked_about_groups() && !member.is_asked_about_groups());
+    assert!(!member.groups().is_asked() && !table.ask(1));
+    assert!(table.ask(pid) && member.groups().is_asked() && !member.groups().is_asked());
     // Figures are there once they were asked for.
     let averages = StallAverages { avg10: 1.25, total_us: 9, ..StallAverages::default() };
     let of = |key: u64| GroupUse {
@@ -350,51 +354,51 @@ fn groups_are_shown_and_do_what_is_asked() {
         some: averages,
         ..GroupUse::default()
     };
-    member.serve_groups(|_, _, _| panic!("nothing is requested"), |key| Some(of(key)));
+    member.groups().serve(|_, _, _| panic!("nothing is requested"), |key| Some(of(key)));
     assert_eq!((named("cache").used, named("cache.index").used), (of(7), of(8)));
     assert!(named("cache").age().is_some_and(|age| age < BOUND));
     // A request that takes two rounds. Nobody else can request something meanwhile.
     let cache = named("cache");
-    assert!(tree.request(&cache, GroupRequest::Reclaim(100), pid));
-    assert!(!tree.request(&cache, GroupRequest::Low(1), parent));
-    assert_eq!((member.is_asked_about_groups(), tree.answer(&cache)), (true, None));
+    assert!(table.request(&cache, GroupRequest::Reclaim(100), pid));
+    assert!(!table.request(&cache, GroupRequest::Low(1), parent));
+    assert_eq!((member.groups().is_asked(), table.answer(&cache)), (true, None));
     let act = |expected: u64, progress| {
         move |key, request, freed| {
             assert_eq!((key, request, freed), (7, GroupRequest::Reclaim(100), expected));
             (60, progress)
         }
     };
-    member.serve_groups(act(0, Progress::Begun), |_| None);
-    assert_eq!((member.is_asked_about_groups(), tree.answer(&cache)), (true, None));
-    member.serve_groups(act(60, Progress::Done(16)), |_| None);
-    assert_eq!(tree.answer(&cache), Some(GroupAnswer { errno: 16, freed_bytes: 120 }));
-    assert!(!member.is_asked_about_groups());
-    tree.end_request(&cache);
+    member.groups().serve(act(0, Progress::Begun), |_| None);
+    assert_eq!((member.groups().is_asked(), table.answer(&cache)), (true, None));
+    member.groups().serve(act(60, Progress::Done(16)), |_| None);
+    assert_eq!(table.answer(&cache), Some(GroupAnswer { errno: 16, freed_bytes: 120 }));
+    assert!(!member.groups().is_asked());
+    table.end_request(&cache);
     // The claim of a process that is gone is taken over.
-    assert!(tree.request(&cache, GroupRequest::Min(1), u32::MAX >> 1));
-    assert!(tree.request(&cache, GroupRequest::Max(5), pid));
-    member.serve_groups(
+    assert!(table.request(&cache, GroupRequest::Min(1), u32::MAX >> 1));
+    assert!(table.request(&cache, GroupRequest::Max(5), pid));
+    member.groups().serve(
         |_, request, _| {
             assert_eq!(request, GroupRequest::Max(5));
             (0, Progress::Done(0))
         },
         |_| None,
     );
-    assert!(tree.answer(&cache).is_some_and(|answer| answer.errno == 0));
+    assert!(table.answer(&cache).is_some_and(|answer| answer.errno == 0));
     // Nonsense is refused, and does no harm.
     let mut random = fastrand::Rng::with_seed(5);
     for _ in 0..2_000 {
-        let (at, word) = (random.usize(0..3), random.usize(0..table::group::WORDS));
+        let (at, word) = (random.usize(0..3), random.usize(0..super::table::group::WORDS));
         tree.group(at, word).store(random.u64(..), Ordering::Relaxed);
-        member.serve_groups(|_, _, _| (1, Progress::Done(0)), |key| Some(of(key)));
-        let _ = tree.groups();
+        member.groups().serve(|_, _, _| (1, Progress::Done(0)), |key| Some(of(key)));
+        let _ = table.rows();
     }
     // Once the process has left, its groups are gone, and the next process has rows of its own.
     (0..3).for_each(|at| {
-        (0..table::group::WORDS).for_each(|word| tree.group(at, word).store(0, Ordering::Relaxed))
+        (0..super::table::group::WORDS).for_each(|word| tree.group(at, word).store(0, Ordering::Relaxed))
     });
     member.note_use(&ProcessUse::default());
-    assert_eq!(tree.groups().len(), 2);
+    assert_eq!(table.rows().len(), 2);
     member.leave();
-    assert_eq!(tree.groups(), []);
+    assert_eq!(table.rows(), []);
 }

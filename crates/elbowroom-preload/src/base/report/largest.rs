@@ -1,7 +1,6 @@
 //! The largest processes of a run, as a table of the summary. Allocates nothing.
 
-use super::Buffer;
-use super::text::{Bytes, line};
+use super::text::{Buffer, Bytes, line};
 use elbowroom::{LargeProcess, LargestProcesses};
 use std::fmt::{self, Display, Write};
 use std::time::Duration;

@@ -8,14 +8,14 @@ mod text;
 
 pub use self::groups::GroupFigures;
 use self::text::line;
-pub use self::text::{Bytes, Nanos};
+pub use self::text::{Buffer, Bytes, Nanos};
 use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{run, sys, tree};
 use elbowroom::{LargestProcesses, LockUse, PressureUse, RunTotals, Stats};
 use serde::{Serialize, Serializer};
-use std::fmt::{self, Display, Write};
+use std::fmt::{self, Display};
 use std::sync::atomic::Ordering;
 
 /// CAP_SYS_ADMIN, which is needed to watch files for other processes.
@@ -219,46 +219,6 @@ impl Left<'_> {
     }
 }
 
-/// Text in a buffer of fixed size; what does not fit is cut off.
-pub struct Buffer<const N: usize> {
-    bytes: [u8; N],
-    len: usize,
-}
-
-impl<const N: usize> Buffer<N> {
-    /// An empty buffer.
-    pub const fn new() -> Self {
-        Self { bytes: [0; N], len: 0 }
-    }
-
-    /// The text that was written.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
-
-impl<const N: usize> Write for Buffer<N> {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        let taken = text.len().min(N - self.len);
-        self.bytes[self.len..self.len + taken].copy_from_slice(&text.as_bytes()[..taken]);
-        self.len += taken;
-        Ok(())
-    }
-}
-
-impl<const N: usize> std::io::Write for Buffer<N> {
-    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
-        let taken = bytes.len().min(N - self.len);
-        self.bytes[self.len..self.len + taken].copy_from_slice(&bytes[..taken]);
-        self.len += taken;
-        Ok(taken)
-    }
-
-    fn flush(&mut self) -> std::io::Result<()> {
-        Ok(())
-    }
-}
-
 /// The figures of a process, with those of its manager if there is one.
 pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse)>) -> Report<'_> {
     let managed = figures.is_some();
@@ -308,6 +268,7 @@ pub fn program_name() -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fmt::Write;
 
     fn of(counts: &Counts) -> Left<'_> {
         Left { counts, user_of_file: None, may_watch: true, small_blocks: false }
