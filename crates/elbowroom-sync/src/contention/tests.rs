@@ -86,6 +86,35 @@ fn acquisitions_are_counted_by_mode_and_call_site() {
     assert_eq!(all.without_caller(), 0);
 }
 
+/// The sums of the waits are those of the snapshot, with call sites that have no room, too.
+#[test]
+fn sums_of_waits_are_those_of_all_call_sites() {
+    let stats = LockStats::new();
+    assert_eq!(stats.wait_sums().most(), None);
+    let wait = |what, ms| {
+        let wait = stats.begin_wait(what, Mode::Write);
+        thread::sleep(Duration::from_millis(ms));
+        stats.end_wait(wait);
+    };
+    let lru = Awaited::Lock(LockClass::Lru);
+    wait(CACHE, 3);
+    wait(lru, 1);
+    wait(lru, 6);
+    wait(Awaited::FolioIo, 30);
+    let rest = Place { what: CACHE, mode: Mode::Read, lru_use: None, caller: Location::caller() }.rest();
+    stats.0.times(rest).wait_ns.fetch_add(1_000_000, Ordering::Relaxed);
+    let lists = rest_of(lru, Mode::Write, Some(LruUse::ALL[0]));
+    stats.0.times(lists).wait_ns.fetch_add(2_000_000, Ordering::Relaxed);
+    let (sums, all) = (stats.wait_sums(), stats.snapshot());
+    for lock in [CACHE, lru, Awaited::FolioIo, LAYOUT] {
+        let rows = all.rows().iter().filter(|row| row.lock == lock).map(|row| row.wait_ns).sum::<u64>();
+        assert_eq!(sums.of(lock), rows, "{lock:?}");
+    }
+    assert!(sums.of(CACHE) >= 4_000_000 && sums.of(lru) >= 9_000_000, "{sums:?}");
+    // A wait for a device is no contention.
+    assert_eq!(sums.most(), Some((lru, sums.of(lru))));
+}
+
 /// One line takes the lock for all uses, with call sites counted and not.
 #[test]
 fn uses_of_the_lru_lock_are_told_apart_at_one_call_site() {
