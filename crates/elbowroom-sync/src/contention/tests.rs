@@ -102,9 +102,11 @@ fn sums_of_waits_are_those_of_all_call_sites() {
     wait(lru, 6);
     wait(Awaited::FolioIo, 30);
     let rest = Place { what: CACHE, mode: Mode::Read, lru_use: None, caller: Location::caller() }.rest();
-    stats.0.times(rest).wait_ns.fetch_add(1_000_000, Ordering::Relaxed);
     let lists = rest_of(lru, Mode::Write, Some(LruUse::ALL[0]));
-    stats.0.times(lists).wait_ns.fetch_add(2_000_000, Ordering::Relaxed);
+    for (site, wait_ns) in [(rest, 1_000_000), (lists, 2_000_000)] {
+        stats.0.times(site).decades[4].fetch_add(1, Ordering::Relaxed);
+        stats.0.times(site).wait_ns.fetch_add(wait_ns, Ordering::Relaxed);
+    }
     let (sums, all) = (stats.wait_sums(), stats.snapshot());
     for lock in [CACHE, lru, Awaited::FolioIo, LAYOUT] {
         let rows = all.rows().iter().filter(|row| row.lock == lock).map(|row| row.wait_ns).sum::<u64>();

@@ -406,10 +406,10 @@ impl<'m> OwnGroups<'m> {
         self.row.is_some_and(|row| GroupTable::of(self.tree).take_asked(row))
     }
 
-    /// Does what other processes request of the groups, and notes their figures. `act` has the key of a group,
-    /// the request, and how many bytes were reclaimed for it before; it gives how many it has reclaimed, and
-    /// whether that is all. `used` has the figures of a group. If there is more to do, this process is asked
-    /// again.
+    /// Does what other processes request of the groups, and notes their figures. `act` has the key of a
+    /// group, the request, and how many bytes were reclaimed for it before; it gives how many it has
+    /// reclaimed, and whether that is all. `used` has the figures of a group. If there is more to do, this
+    /// process is asked again.
     pub(crate) fn serve(
         &self,
         act: impl Fn(u64, GroupRequest, u64) -> (u64, Progress),

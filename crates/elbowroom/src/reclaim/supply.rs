@@ -6,7 +6,9 @@
 //! itself, and then frees a batch.
 
 use super::Reclaim;
-use crate::config::{GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS};
+use crate::config::{
+    GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS,
+};
 use crate::group::{Frames, GroupEvent, GroupId, OverLimit};
 use crate::page::Woken;
 use crate::platform::Platform;

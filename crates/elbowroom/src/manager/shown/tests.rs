@@ -49,9 +49,7 @@ fn a_program_that_uses_the_library_is_seen_and_its_groups_are_changed() {
     let cpu = space.cpu();
     (0..bytes / PAGE_SIZE).for_each(|page| cpu.write_u64(start + page * PAGE_SIZE, !page as u64).unwrap());
 
-    wait_until("nothing is noted", || {
-        tree.snapshot().rows[0].used.faults >= 24 * MIB / PAGE_SIZE as u64 / 16
-    });
+    wait_until("nothing is noted", || tree.snapshot().rows[0].used.faults > 0);
     let row = tree.snapshot().rows.remove(0);
     assert!(row.pid == own_pid() && row.bytes >= 24 * MIB && row.bytes <= 64 * MIB, "{row:?}");
     assert_eq!((row.gauges.out_bytes, table.rows().len()), (0, 2));
