@@ -84,7 +84,11 @@ pub fn command(main_pid: u32, snapshot: &TreeSnapshot) -> String {
 
 /// A text without characters that a terminal would obey: a program may give its process any name.
 pub fn printable(text: &str) -> String {
-    text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
+    // The others change the direction of the text after them.
+    let is_obeyed = |c: char| {
+        c.is_control() || matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+    };
+    text.chars().map(|c| if is_obeyed(c) { '?' } else { c }).collect()
 }
 
 impl Run {

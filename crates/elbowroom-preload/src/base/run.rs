@@ -86,16 +86,22 @@ pub fn came_back(left: bool) {
     }
 }
 
-/// Called at the end of the process. If it still has memory, its row stays: that memory is free only once
-/// the kernel has ended the process, and other processes free the row then. The last process removes the
-/// file.
+/// Called at the end of the process. The last process removes the file.
 pub fn ends() {
     let Some(member) = member() else { return };
-    if member.has() == 0 {
-        member.leave();
-    }
-    if let Some(path) = PATH.get().filter(|_| member.is_last()) {
+    member.ends();
+    if let Some(path) = PATH.get().filter(|_| member.is_last() && !has_living_children()) {
         // SAFETY: the path is a string. Mappings of the file stay whole.
         unsafe { sys::system_call(libc::SYS_unlink, path.as_ptr()) };
     }
+}
+
+/// Whether this process has children that are no zombies. A child that was just made, or that has just
+/// executed a program, is not in the table yet, and will want the file.
+fn has_living_children() -> bool {
+    // Without WEXITED the kernel passes over zombies (do_wait): ECHILD, if there are no other children.
+    let flags = libc::WSTOPPED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
+    let (id, info, usage) = (0_usize, std::ptr::null_mut::<u8>(), std::ptr::null_mut::<u8>());
+    // SAFETY: the kernel stores nothing where it gets no address.
+    unsafe { sys::system_call(libc::SYS_waitid, libc::P_ALL as usize, id, info, flags, usage) == 0 }
 }

@@ -478,8 +478,21 @@ impl Member {
         }
     }
 
-    /// Leaves the run at the end of the process, and frees its row.
-    pub fn leave(&self) {
+    /// At the end of the process. A process without memory frees its row. Else the row stays: the memory is
+    /// free only once the kernel has ended the process, and other processes free the row then. They cannot
+    /// see the end of a process in another pid namespace, which so frees its row in any case.
+    pub fn ends(&self) {
+        if self.has() == 0 || self.is_apart.load(Ordering::Relaxed) {
+            return self.leave();
+        }
+        let row = self.row.load(Ordering::Acquire);
+        if row != NO_ROW && self.tree.owner(row) == self.pid.load(Ordering::Relaxed) {
+            self.tree.row(row, row::ENDS).store(1, Ordering::SeqCst);
+        }
+    }
+
+    /// Leaves the run, and frees the row.
+    pub(super) fn leave(&self) {
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);
         if row != NO_ROW {
@@ -492,7 +505,12 @@ impl Member {
 
     /// Before an exec: the process's memory counts as free for the others, since exec drops it. The row
     /// stays, so that the run is not taken for ended. [`Member::came_back`] undoes this if exec fails.
+    ///
+    /// In another pid namespace the row is freed, since the new program does not find it again by its id.
     pub fn leave_memory(&self) {
+        if self.is_apart.load(Ordering::Relaxed) {
+            return self.leave();
+        }
         self.left.store(true, Ordering::Release);
         let row = self.row.load(Ordering::Acquire);
         if row != NO_ROW && self.tree.owner(row) == self.pid.load(Ordering::Relaxed) {
@@ -504,7 +522,8 @@ impl Member {
         }
     }
 
-    /// Whether no other process of the run exists, not even as a zombie. Allocates nothing.
+    /// Whether no other process of the run exists, not even as a zombie, but for those that end, too. A child
+    /// may exist that has no row yet. Allocates nothing.
     pub fn is_last(&self) -> bool {
         !self.is_apart.load(Ordering::Relaxed) && !self.tree.has_others(self.pid.load(Ordering::Relaxed))
     }

@@ -110,6 +110,8 @@ pub(super) mod row {
     pub(in crate::process_tree) const GAUGES: usize = 21;
     /// 1: the process is asked to note its groups, and to look for requests.
     pub(in crate::process_tree) const GROUPS_ASKED: usize = 41;
+    /// 1: the process ends, and looks at the table no more.
+    pub(in crate::process_tree) const ENDS: usize = 42;
 }
 
 /// Words of a group's row: [`GroupTable`].
@@ -220,6 +222,8 @@ impl ProcessTree {
         let row = self.rows().find(|row| self.owner(*row) == pid);
         if let Some(row) = row {
             self.row(row, row::LOW).store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
+            // It may have to give now what was protected.
+            self.ring_surely(row);
         }
         row.is_some()
     }
@@ -465,9 +469,14 @@ impl ProcessTree {
         since.any(|(pid, since)| pid != 0 && is_there(pid, since.load(Ordering::Relaxed)))
     }
 
-    /// Whether a process of the run other than `own` exists, if only as a zombie. Allocates nothing.
+    /// Whether a process of the run other than `own` exists, if only as a zombie, that was killed or still
+    /// has to look whether it is the last one. Allocates nothing.
     pub(super) fn has_others(&self, own: u32) -> bool {
-        self.rows().map(|row| self.owner(row)).any(|pid| pid != 0 && pid != own && process_exists(pid))
+        let mut looks = self.rows().filter(|row| self.row(*row, row::ENDS).load(Ordering::SeqCst) == 0);
+        looks.any(|row| {
+            let pid = self.owner(row);
+            pid != 0 && pid != own && process_exists(pid)
+        })
     }
 
     /// Writes into a row what its process shows of itself.
