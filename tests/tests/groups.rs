@@ -136,6 +136,35 @@ fn all_blocks(variant: Variant) {
 }
 behaviour!(all_blocks: m64);
 
+/// With 24 MiB of its own a group has at least 20 MiB in swap where it may have 4 in memory, and never more
+/// than it may.
+fn swap_is_limited(variant: Variant) {
+    for limits in ["swap-max = \"23M\"", "memory-swap-max = \"27M\"\nswap-max = \"24M\""] {
+        let spec = format!(
+            "[group.above.memory]\nmax = \"4M\"\n[group.above]\n{limits}\n\
+             [[rule]]\ngroup = \"above.memory\"\nkind = \"anonymous\"\nmin-size = \"8M\"\n"
+        );
+        let outcome = run(variant, &[], "24", &spec, &[]);
+        was_limited(&outcome, "above.memory", 4 * MIB);
+        for group in ["above", "above.memory"] {
+            let peak = figure(&outcome, group, "swap_peak_bytes");
+            assert!((20 * MIB..=24 * MIB).contains(&peak), "{group}: {peak}\n{}", outcome.report());
+            assert!(figure(&outcome, group, "swap_bytes") <= peak, "{}", outcome.report());
+        }
+        let most = figure(&outcome, "above", "swap_max_bytes");
+        assert!(figure(&outcome, "above", "swap_peak_bytes") <= most, "{}", outcome.report());
+        assert!(groups(&outcome)["above.memory"]["swap_max_bytes"].is_null());
+        assert_eq!(figure(&outcome, "above", "failed_events"), 0);
+    }
+    // Pages stay in memory that have no place in swap.
+    let spec = "[group.memory]\nswap-max = 0\n\
+                [[rule]]\ngroup = \"memory\"\nkind = \"anonymous\"\nmin-size = \"8M\"\n";
+    let outcome = run(variant, &[], "24", spec, &[]);
+    assert_eq!(figure(&outcome, "memory", "swap_peak_bytes"), 0, "{}", outcome.report());
+    assert!(figure(&outcome, "memory", "peak_bytes") >= 24 * MIB, "{}", outcome.report());
+}
+behaviour!(swap_is_limited: m64, copy);
+
 /// The summary has a line for each group.
 #[test]
 fn the_summary_has_the_groups() {

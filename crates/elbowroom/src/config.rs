@@ -197,9 +197,10 @@ pub(crate) const FRAME_BYTES: usize = 16;
 /// Frames that are owed for what describes pages before they are paid at once: some system calls.
 pub(crate) const PAY_AT: usize = 16;
 
-/// What describes a page that is out, in bytes, at most: its slot and what the table keeps free, 27; its
-/// place in the index, and in the block of larger folios, which stays there, 17; the queue of the pool, 4.
-pub(crate) const SLOT_BYTES: u64 = 48;
+/// What describes a page that is out, in bytes, at most: its slot with its group, and what the table keeps
+/// free, 29; its place in the index, and in the block of larger folios, which stays there, 17; the queue of
+/// the pool, 4.
+pub(crate) const SLOT_BYTES: u64 = 50;
 
 pub use elbowroom_machine::probe::MAX_HANDLERS;
 

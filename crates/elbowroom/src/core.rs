@@ -21,7 +21,7 @@ use crate::ablation::Tuning;
 use crate::config::{
     CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
 };
-use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit};
+use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit, Payer};
 use crate::object::ObjectTable;
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
@@ -29,7 +29,7 @@ use crate::platform::Platform;
 use crate::quiet::{Quiet, Rester};
 use crate::readahead::ReadRoom;
 use crate::stats::Counters;
-use crate::swap::{Cipher, Quota, Swap};
+use crate::swap::{Cipher, Quota, Released, Swap};
 use crate::trace::{Happened, Trace, Verb};
 use crate::vma::{Layout, LayoutState, Mm};
 use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
@@ -301,12 +301,12 @@ impl<P: Platform> Core<P> {
         result
     }
 
-    /// A run of 2^`order` frames, charged to the group.
+    /// A run of 2^`order` frames, charged to the payer's group.
     ///
     /// # Errors
     /// None is free in what the arena has so far, or the group whose limit does not permit it.
-    pub(crate) fn alloc(&self, group: GroupId, order: u8) -> Result<Frames, OverLimit> {
-        self.groups.alloc(&self.mmu, group, order)
+    pub(crate) fn alloc(&self, payer: impl Into<Payer>, order: u8) -> Result<Frames, OverLimit> {
+        self.groups.alloc(&self.mmu, payer, order)
     }
 
     /// Gives frames back, none of which is mapped.
@@ -351,6 +351,17 @@ impl<P: Platform> Core<P> {
         for home in folio.body_mut().kept.take_all() {
             self.swap.forget(home.place).into_iter().for_each(|frames| self.free(frames));
         }
+    }
+
+    /// Gives up a space's count of a swap slot.
+    pub(crate) fn release_slot(&self, slot: u64) {
+        self.take_released(self.swap.release(slot));
+    }
+
+    /// Takes back what has become free with a swap slot.
+    pub(crate) fn take_released(&self, released: Released) {
+        released.frames.into_iter().for_each(|frames| self.free(frames));
+        released.group.into_iter().for_each(|group| self.groups.uncharge_swap(group, 1));
     }
 
     /// What hands the faults that have waited for a folio's lock to a handler. For threads that are not

@@ -51,7 +51,7 @@ pub use error::{OpenError, StartError};
 pub use forking::Inheritance;
 pub use group::{
     GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
-    StallSource, StallTime, Trigger, Watch,
+    StallSource, StallTime, SwapStats, Trigger, Watch,
 };
 pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};

@@ -2,7 +2,8 @@
 
 use crate::Keep;
 use elbowroom::{
-    Config, Cpu, EngineKind, Errno, FileObject, Manager, MapRequest, Place, Prot, Sharing, Soft, Space,
+    Config, Cpu, EngineKind, Errno, FileObject, GroupId, Manager, MapRequest, Place, Prot, Sharing, Soft,
+    Space,
 };
 use elbowroom_sync::{Arc, thread};
 use std::path::PathBuf;
@@ -55,6 +56,12 @@ impl World {
     /// Maps anonymous memory there, in the place of what is there.
     pub fn map(&self, addr: usize, pages: usize, prot: Prot, sharing: Sharing) {
         map(&self.space, addr, pages, prot, sharing, None);
+    }
+
+    /// Maps private memory of a group there.
+    pub fn map_of(&self, addr: usize, pages: usize, group: GroupId) {
+        let request = MapRequest { group: Some(group), ..of(addr, pages, Sharing::Private, None) };
+        assert_eq!(self.space.map(request), Ok::<_, Errno>(addr));
     }
 
     /// Maps a file there.

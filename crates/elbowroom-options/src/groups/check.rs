@@ -40,6 +40,12 @@ pub(super) fn all(spec: &GroupSpec, entries: &[Entry]) -> Result<(), Mistake> {
 /// Checks of a spec what depends on the other options of the run.
 pub(super) fn run(spec: &GroupSpec, entries: &[Entry], run: &RunFacts) -> Result<(), Mistake> {
     protection(spec, entries, None, (run.budget_bytes, "the budget of a process"))?;
+    for group in spec.groups.iter().filter(|_| run.is_without_swap) {
+        if group.limits.swap_max.is_some_and(|most| most > 0) {
+            let why = "with --swap 0 nothing of the group is ever in swap".to_owned();
+            return Err(mistake(entries, group.entry, "swap-max", why));
+        }
+    }
     for rule in &spec.rules {
         let never = |key, why| Err(mistake(entries, rule.entry, key, why));
         let is_private = matches!(rule.kind, Some(MemoryKind::Anonymous | MemoryKind::Heap));
@@ -64,7 +70,8 @@ pub(super) fn run(spec: &GroupSpec, entries: &[Entry], run: &RunFacts) -> Result
     Ok(())
 }
 
-/// Checks that each limit of a group is at most the next one.
+/// Checks that each limit of a group is at most the next one, and that memory and swap together may be as
+/// much as memory alone.
 fn limits(group: &Group) -> Result<(), (&'static str, String)> {
     let given = LIMITS.into_iter().zip(group.limits.all());
     let given: Vec<_> = given.filter_map(|(key, bytes)| Some((key, bytes?))).collect();
@@ -74,6 +81,12 @@ fn limits(group: &Group) -> Result<(), (&'static str, String)> {
             let (bytes, most) = (Exact(bytes), Exact(most));
             return Err((key, format!("{bytes} is more than {next}, {most}")));
         }
+    }
+    if let (Some(both), Some(max)) = (group.limits.memory_swap_max, group.limits.max)
+        && both < max
+    {
+        let (both, max) = (Exact(both), Exact(max));
+        return Err(("memory-swap-max", format!("{both} is less than max, {max}")));
     }
     Ok(())
 }

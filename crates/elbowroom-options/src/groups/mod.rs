@@ -35,10 +35,18 @@ pub const ROOT: &str = "root";
 /// The keys of a group's limits. Each limit must be at most the next one.
 pub const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 
+/// The keys of the limits of swap. They are in no order with the others: a group may have more in swap than
+/// in memory, or less.
+pub const SWAP_LIMITS: [&str; 2] = ["swap-max", "memory-swap-max"];
+
+/// The keys that a group may have.
+pub const GROUP_KEYS: [&str; 6] =
+    [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[3], SWAP_LIMITS[0], SWAP_LIMITS[1]];
+
 /// The keys that a rule may have.
 pub const RULE_KEYS: [&str; 6] = ["group", "program", "file", "kind", "min-size", "max-size"];
 
-/// The least that `max` and `high` can be, in bytes: what a few faults at a time need.
+/// The least that `max`, `high` and `memory-swap-max` can be, in bytes: what a few faults at a time need.
 pub const LEAST_LIMIT: u64 = 1 << 20;
 
 /// The least that can be protected, in bytes: a page.
@@ -95,10 +103,14 @@ pub struct GroupLimits {
     pub high: Option<u64>,
     /// The most that the group may use.
     pub max: Option<u64>,
+    /// The most that the group may have in swap; 0: nothing.
+    pub swap_max: Option<u64>,
+    /// The most that the group may have in memory and swap together.
+    pub memory_swap_max: Option<u64>,
 }
 
 impl GroupLimits {
-    /// The limits, in the order of [`LIMITS`].
+    /// The limits of memory, in the order of [`LIMITS`].
     fn all(&self) -> [Option<u64>; LIMITS.len()] {
         [self.min, self.low, self.high, self.max]
     }
@@ -262,8 +274,11 @@ impl Reader<'_> {
         if name.split('.').next() == Some(ROOT) {
             return whole("root is the group above all others: its limit is --memory, or --each");
         }
-        if name.split('.').any(|part| LIMITS.contains(&part)) {
-            return whole("min, low, high and max are the names of limits: give the group another name");
+        if name.split('.').any(|part| GROUP_KEYS.contains(&part)) {
+            return Err(self.mistake(
+                "",
+                format!("{} are the names of limits: give the group another name", GROUP_KEYS.join(", ")),
+            ));
         }
         if before.iter().any(|group| group.name == name) {
             return whole("the group is there twice");
@@ -278,12 +293,14 @@ impl Reader<'_> {
                 above => above,
             },
         };
-        self.knows_all_keys(&LIMITS)?;
+        self.knows_all_keys(&GROUP_KEYS)?;
         let limits = GroupLimits {
             min: self.size("min", LEAST_PROTECTION)?,
             low: self.size("low", LEAST_PROTECTION)?,
             high: self.size("high", LEAST_LIMIT)?,
             max: self.size("max", LEAST_LIMIT)?,
+            swap_max: self.size("swap-max", 0)?,
+            memory_swap_max: self.size("memory-swap-max", LEAST_LIMIT)?,
         };
         Ok(Group { name: name.to_owned(), parent, limits, entry: self.number })
     }

@@ -17,6 +17,9 @@ fn a_spec_is_read() {
     assert_eq!((cache.name.as_str(), cache.parent), ("cache", None));
     let limits = GroupLimits { max: Some(256 << 20), high: Some(200 << 20), ..GroupLimits::default() };
     assert_eq!(cache.limits, limits);
+    let swap = GroupSpec::parse("group:a:swap-max:0:memory-swap-max:1.5G,rule:group:a").unwrap();
+    let limits = swap.groups[0].limits;
+    assert_eq!((limits.swap_max, limits.memory_swap_max, limits.max), (Some(0), Some(3 << 29), None));
     assert_eq!(
         (index.name.as_str(), index.parent, index.limits.low),
         ("cache.index", Some(0), Some(64 << 20))
@@ -40,7 +43,11 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         ("group:a:max", "\"group:a:max\": max has no value"),
         ("group:a:max:%4", "\"group:a:max:%4\" has a % without two hexadecimal digits of a character"),
         ("group:a:max:%ff", "\"group:a:max:%ff\" has a % without two hexadecimal digits of a character"),
-        ("group:a:size:1M", "group.a.size: there is no such key; a group may have min, low, high, max"),
+        (
+            "group:a:size:1M",
+            "group.a.size: there is no such key; a group may have min, low, high, max, swap-max, \
+          memory-swap-max",
+        ),
         ("group:a:max:1M:max:2M", "group.a.max: it is there twice"),
         ("group:a:max:1000K", "group.a.max: it must be at least 1M"),
         ("group:a:high:0", "group.a.high: it must be at least 1M"),
@@ -51,8 +58,15 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         ("group:root", "group.root: root is the group above all others: its limit is --memory, or --each"),
         (
             "group:a.max",
-            "group.a.max: min, low, high and max are the names of limits: give the group another name",
+            "group.a.max: min, low, high, max, swap-max, memory-swap-max are the names of limits: give the \
+             group another name",
         ),
+        (
+            "group:a:swap-max:-1",
+            "group.a.swap-max: '-1' is not a size: write a number, and a unit if it is not bytes, as in 512M",
+        ),
+        ("group:a:memory-swap-max:1000K", "group.a.memory-swap-max: it must be at least 1M"),
+        ("group:a:memory-swap-max:3M:max:4M", "group.a.memory-swap-max: 3M is less than max, 4M"),
         ("group:a.b", "group.a.b: there is no group a before it"),
         ("group:a,group:a", "group.a: the group is there twice"),
         ("group:a:min:2M:low:1M", "group.a.min: 2M is more than low, 1M"),
@@ -105,6 +119,9 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
     }
     for right in [
         "group:a:min:1M:low:1M:high:1M:max:1M",
+        "group:a:max:4M:swap-max:0:memory-swap-max:4M",
+        "group:a:max:4M:swap-max:64M:memory-swap-max:5M",
+        "group:a:memory-swap-max:1M",
         "group:a,rule:group:a:min-size:2M,rule:group:a:min-size:1M",
         "group:a,rule:group:a:max-size:1M",
         "group:a,rule:group:a:kind:heap,rule:group:a:kind:anonymous,rule:group:a:file:x",
@@ -160,6 +177,12 @@ fn the_run_decides() {
     assert_eq!(
         check("rule:group:root:kind:anonymous", &RunFacts { is_without_swap: true, ..run }),
         Err("rule.kind: the rule never fits: with --swap 0 this memory is the kernel's".to_owned())
+    );
+    let without = RunFacts { is_without_swap: true, ..run };
+    assert_eq!(check("group:a:swap-max:0,rule:group:a", &without), Ok(()));
+    assert_eq!(
+        check("group:a:swap-max:1M,rule:group:a", &without),
+        Err("group.a.swap-max: with --swap 0 nothing of the group is ever in swap".to_owned())
     );
     assert_eq!(
         check(protected, &RunFacts { heap: Heap::Off, ..run }),

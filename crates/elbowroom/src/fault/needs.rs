@@ -8,7 +8,7 @@
 
 use super::Pass;
 use super::outcome::{Outcome, Reason};
-use crate::group::{Frames, GroupId, StallKind};
+use crate::group::{Frames, GroupId, Payer, Purpose, StallKind};
 use crate::object::FileObject;
 use crate::page::Parked;
 use crate::platform::Platform;
@@ -24,7 +24,7 @@ const LOOKS_AT_ONCE: usize = 4;
 /// may be kept locked, so it is got with nothing held, for the next look.
 pub(super) enum Need {
     /// 2^n frames for a group, or fewer.
-    Frames(GroupId, u8),
+    Frames(Payer, u8),
     /// 2^n contiguous frames for a group, if they can be had without freeing any.
     WholeRun(GroupId, u8),
     /// Less memory in use in a group, or one above it, that is over its `high`.
@@ -37,6 +37,8 @@ pub(super) enum Need {
 #[derive(Default)]
 pub(super) struct Got {
     frames: Option<Frames>,
+    /// What the frames are for.
+    purpose: Purpose,
     /// Whether getting a [`Need::WholeRun`] was tried, perhaps without success.
     tried_run: bool,
     /// Whether less memory was brought into use, or that was tried.
@@ -86,13 +88,13 @@ impl<P: Platform> Pass<'_, P> {
             core.free(other);
         }
         match need {
-            Need::Frames(group, order) => {
+            Need::Frames(payer, order) => {
                 let populated = core.mmu.populated_frames();
                 // Growing the arena takes time, too, but is no sign that memory lacks.
                 let begin_stall =
-                    || core.begin_stall(StallKind::Frames, fault.track, fault.event.addr, Some(group));
+                    || core.begin_stall(StallKind::Frames, fault.track, fault.event.addr, Some(payer.group));
                 let stall = if core.can_grow() { None } else { begin_stall() };
-                let frames = core.frames(group, order, self.ready);
+                let frames = core.frames(payer, order, self.ready);
                 drop(stall);
                 if core.mmu.populated_frames() != populated
                     && let Some(io) = self.io.as_deref_mut()
@@ -101,9 +103,11 @@ impl<P: Platform> Pass<'_, P> {
                 }
                 fault.limited.short = frames.as_ref().err().copied();
                 self.got.frames = Some(frames.map_err(|_| Reason::Frames)?);
+                self.got.purpose = payer.purpose;
             }
             Need::WholeRun(group, order) => {
                 self.got.frames = core.whole_run(group, order);
+                self.got.purpose = Purpose::New;
                 self.got.tried_run = true;
             }
             Need::High(group) => {
@@ -126,26 +130,32 @@ impl<P: Platform> Pass<'_, P> {
 
     /// 2^`order` frames for a group, or fewer: those that were got for this look, or free ones. `Err`: none
     /// are free; they are got for the next look.
-    pub(super) fn take_frames(&mut self, group: GroupId, order: u8) -> Result<Frames, Outcome> {
-        let groups = &self.core.groups;
+    pub(super) fn take_frames(&mut self, payer: impl Into<Payer>, order: u8) -> Result<Frames, Outcome> {
+        let (groups, payer) = (&self.core.groups, payer.into());
+        let Payer { group, purpose } = payer;
+        // A limit may not have been looked at for frames that were got for another purpose.
+        let is_for_this = self.got.purpose == purpose;
         if !self.got.saw_high && groups.over_high(group).is_some() {
             return Err(self.needs(Need::High(group)));
         }
         match self.got.frames.take() {
-            Some(extent) if extent.order() <= order && extent.group() == groups.paying(group) => {
+            Some(extent)
+                if is_for_this && extent.order() <= order && extent.group() == groups.paying(group) =>
+            {
                 return Ok(extent);
             }
             Some(other) => self.core.free(other),
             None => {}
         }
-        self.core.frames_at_hand(group, order).ok_or_else(|| self.needs(Need::Frames(group, order)))
+        self.core.frames_at_hand(payer, order).ok_or_else(|| self.needs(Need::Frames(payer, order)))
     }
 
     /// 2^`order` contiguous frames for a group. `None`: there are none, as was found before this look.
     /// `Err`: the next look has them, if they can be had.
     pub(super) fn take_run(&mut self, group: GroupId, order: u8) -> Result<Option<Frames>, Outcome> {
         let group_pays = |frames: &Frames| frames.group() == self.core.groups.paying(group);
-        let whole = |frames: &Frames| frames.order() == order && group_pays(frames);
+        let is_new = self.got.purpose == Purpose::New;
+        let whole = |frames: &Frames| is_new && frames.order() == order && group_pays(frames);
         if let Some(extent) = self.got.frames.take_if(|frames| whole(frames)) {
             return Ok(Some(extent));
         }

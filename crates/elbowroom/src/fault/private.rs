@@ -13,7 +13,7 @@ use super::outcome::{Outcome, Reason};
 use super::repeats::Repeated;
 use super::step::bus;
 use crate::config::{FRESH, RUN_ORDER};
-use crate::group::{Frames, GroupId};
+use crate::group::{Frames, GroupId, Payer};
 use crate::object::FileObject;
 use crate::page::{AnonPages, Flag, LockedFolio, Owner, Parked};
 use crate::platform::Platform;
@@ -131,7 +131,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Around { order, counted: false }
         };
         let run = self.run_out(mm, vma, (page, slot, source), around.order);
-        let frames = match self.take_frames(vma.spec.group, run.order()) {
+        let frames = match self.take_frames(Payer::swap_in(vma.spec.group), run.order()) {
             Ok(frames) => frames,
             Err(step) => return step,
         };

@@ -40,8 +40,11 @@ impl<P: Platform> Faults<P> {
     /// Counts and reports, once, that there is no memory for a fault, which therefore ends by SIGBUS.
     pub(crate) fn note_starved(&self, fault: &Parked) {
         let addr = fault.event.addr;
-        let over = if let Some(OverLimit::Group(over)) = fault.limited.short { Some(over) } else { None };
-        over.iter().for_each(|over| self.groups.count(*over, GroupEvent::Failed, 1));
+        let over = match fault.limited.short {
+            Some(over @ (OverLimit::Group(group) | OverLimit::MemorySwap(group))) => Some((over, group)),
+            Some(OverLimit::Arena) | None => None,
+        };
+        over.iter().for_each(|(_, group)| self.groups.count(*group, GroupEvent::Failed, 1));
         if self.said_full.swap(true, Ordering::Relaxed) {
             return;
         }
@@ -50,12 +53,28 @@ impl<P: Platform> Faults<P> {
         let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);
         let (used, in_file) = (mebibytes(used), mebibytes(in_file));
         let waited = self.config.memory_wait_bound;
-        if let Some(over) = over {
-            let max = mebibytes(self.groups.limits(over).max);
+        if let Some((over, group)) = over {
+            let limits = self.groups.limits(group);
+            let what = match (over, self.groups.full_swap(group)) {
+                (OverLimit::MemorySwap(_), _) => format!(
+                    "may have {} MiB in memory and swap together, and no page of a file can be reclaimed. It \
+                     needs a larger memory-swap-max",
+                    mebibytes(limits.memory_swap_max)
+                ),
+                (_, Some(full)) => format!(
+                    "may use {} MiB, and nothing of that can be reclaimed: {full} has all of the {} MiB in \
+                     swap that it may have. It needs a larger max or swap-max",
+                    mebibytes(limits.max),
+                    mebibytes(self.groups.limits(full).swap_max)
+                ),
+                (_, None) => format!(
+                    "may use {} MiB, and nothing of that can be reclaimed. It needs a larger max",
+                    mebibytes(limits.max)
+                ),
+            };
             return self.report(&format!(
                 "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
-                 Its memory group, or one above it ({over}), may use {max} MiB, and nothing of that can be \
-                 reclaimed. It needs a larger max"
+                 Its memory group, or one above it ({group}), {what}"
             ));
         }
         let run = self.config.member.as_ref().map(|member| member.tree().totals());

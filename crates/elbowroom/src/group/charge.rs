@@ -11,7 +11,7 @@
 //! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
 use super::tree::{Place, State};
-use super::{GroupId, Groups};
+use super::{GroupId, Groups, OverLimit, Payer, Purpose};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::{Counters, Mutant};
 
@@ -140,14 +140,17 @@ impl Stock {
 enum Refused {
     /// The group at this place would use more than its `max`.
     Over(usize),
+    /// The group at this place would use more memory and swap than its `memory_swap_max`.
+    OverBoth(usize),
     /// The group was removed meanwhile.
     Removed,
 }
 
 impl Groups {
-    /// Charges pages to the group that pays for `group` ([`Tree::paying`](super::Tree::paying)), and
-    /// returns that group. `Err`: the group whose `max` does not permit that.
-    pub(super) fn charge(&self, group: GroupId, pages: u64) -> Result<GroupId, GroupId> {
+    /// Charges pages to the group that pays for the payer's group ([`Tree::paying`](super::Tree::paying)),
+    /// and returns that group. `Err`: the group whose limit does not permit that.
+    pub(super) fn charge(&self, payer: Payer, pages: u64) -> Result<GroupId, OverLimit> {
+        let group = payer.group;
         if group == GroupId::ROOT {
             self.of(group).usage.count(pages);
             return Ok(group);
@@ -159,20 +162,21 @@ impl Groups {
             node.usage.count(pages);
             return Ok(group);
         }
-        self.charge_slowly(group, pages)
+        self.charge_slowly(payer, pages)
     }
 
     /// [`Groups::charge`] for a group that was removed, or of which the thread has no stock.
     #[cold]
-    fn charge_slowly(&self, group: GroupId, pages: u64) -> Result<GroupId, GroupId> {
+    fn charge_slowly(&self, Payer { group, purpose }: Payer, pages: u64) -> Result<GroupId, OverLimit> {
         loop {
             let index = self.payer(group);
             let (payer, place) = (self.id(index), self.at(index).place());
             if payer != GroupId::ROOT && !self.stocks.mine().take(index, pages) {
-                match self.take_use(index, place, pages) {
+                match self.take_use((index, place), purpose, pages) {
                     Ok(()) => {}
                     Err(Refused::Removed) => continue,
-                    Err(Refused::Over(over)) => return Err(self.id(over)),
+                    Err(Refused::Over(over)) => return Err(OverLimit::Group(self.id(over))),
+                    Err(Refused::OverBoth(over)) => return Err(OverLimit::MemorySwap(self.id(over))),
                 }
             }
             self.at(index).usage.count(pages);
@@ -181,38 +185,52 @@ impl Groups {
     }
 
     /// Takes use of a group and of all groups above it, and also a stock for the thread if the limits
-    /// permit it.
-    fn take_use(&self, index: usize, place: Place, pages: u64) -> Result<(), Refused> {
-        if pages < STOCK && self.try_take(index, place, pages + STOCK).is_ok() {
-            self.put_in_stock(index, STOCK);
+    /// permit it. What is in a stock may be used for new memory, so there is none for pages that come in.
+    fn take_use(&self, of: (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
+        let fills = pages < STOCK && purpose == Purpose::New;
+        if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
+            self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
-        match self.try_take(index, place, pages) {
-            Err(Refused::Over(over)) => {
+        match self.try_take(of, purpose, pages) {
+            Err(Refused::Over(over) | Refused::OverBoth(over)) => {
                 self.drain(over);
-                self.try_take(index, place, pages)
+                self.try_take(of, purpose, pages)
             }
             other => other,
         }
     }
 
-    fn try_take(&self, index: usize, place: Place, pages: u64) -> Result<(), Refused> {
-        let undo = |upto: usize| {
-            let taken = self.lineage(index).take_while(|above| *above != upto);
-            taken.for_each(|above| self.at(above).usage.give(pages));
-        };
-        for above in self.lineage(index) {
+    fn try_take(&self, (index, place): (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
+        let own = self.at(index);
+        let take = |above: usize| {
             let group = self.at(above);
             if !group.usage.take(pages, group.limits.max()) {
-                undo(above);
                 return Err(Refused::Over(above));
             }
-        }
+            // A page that goes out is added to swap before it is taken from the use. So it is missing in
+            // neither number if the swap is looked at last.
+            if purpose == Purpose::New && group.beyond_memory_swap() > 0 {
+                group.usage.give(pages);
+                return Err(Refused::OverBoth(above));
+            }
+            Ok(())
+        };
+        take(index)?;
         // This check comes after the use was taken: a thread that wants to give the place to another group
-        // changes the place first and looks at the use last.
-        if self.at(index).place() != place || place.state != State::Live {
-            undo(GroupId::ROOT.index());
+        // changes the place first and looks at the use last. From here on the place stays the group's, and
+        // the groups above stay the same.
+        if own.place() != place || place.state != State::Live {
+            own.usage.give(pages);
             return Err(Refused::Removed);
+        }
+        let above = || self.lineage(index).skip(1);
+        for (taken, next) in above().enumerate() {
+            if let Err(refused) = take(next) {
+                above().take(taken).for_each(|above| self.at(above).usage.give(pages));
+                own.usage.give(pages);
+                return Err(refused);
+            }
         }
         self.lineage(index).for_each(|above| self.at(above).usage.note_peak());
         Ok(())
@@ -238,9 +256,12 @@ impl Groups {
         if MUTANT_CHARGE_TWICE.planted() {
             self.lineage(index).for_each(|above| _ = self.at(above).usage.take(pages, u64::MAX));
         }
-        // Pages beyond a group's `max` do not go to a stock: they would be charged again without a check of
-        // the limit.
-        let is_over = |above: usize| self.at(above).usage.pages() > self.at(above).limits.max();
+        // Pages beyond a limit do not go to a stock: they would be charged again without a check of the
+        // limit.
+        let is_over = |above: usize| {
+            let group = self.at(above);
+            group.usage.pages() > group.limits.max() || group.beyond_memory_swap() > 0
+        };
         if pages <= STOCK && group.place().state == State::Live && !self.lineage(index).any(is_over) {
             self.put_in_stock(index, pages);
         } else {

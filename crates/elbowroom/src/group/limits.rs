@@ -13,8 +13,9 @@ const SWAPPINESS: u64 = 60;
 /// No limit, in pages.
 pub(super) const UNLIMITED: u64 = u64::MAX;
 
-/// How much memory a group and the groups below it may use, in bytes. Linux: `memory.max`, `memory.high`,
-/// `memory.low`, `memory.min` of cgroup v2. Each is rounded down to whole pages.
+/// How much memory and swap a group and the groups below it may use, in bytes. Linux: `memory.max`,
+/// `memory.high`, `memory.low`, `memory.min`, `memory.swap.max` of cgroup v2. Each is rounded down to whole
+/// pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The group never uses more memory than this. An access that needs more waits until pages of the group
@@ -28,6 +29,16 @@ pub struct Limits {
     pub low: u64,
     /// Memory that is never taken from the group.
     pub min: u64,
+    /// The group never has more than this in swap: pages beyond it stay in memory. A limit below what is in
+    /// swap brings nothing back. 0: none of the group's pages goes out. `u64::MAX`: no limit. Linux:
+    /// `memory.swap.max`.
+    pub swap_max: u64,
+    /// The group never has more than this in memory and swap together, but for pages that go out or come in
+    /// just now, which are in both. An access that needs more waits until pages of files were reclaimed, and
+    /// fails after [`Config::memory_wait_bound`]: that pages go to swap does not help it. Pages that come
+    /// in from swap need no room. `u64::MAX`: no limit. Linux: `memory.memsw.limit_in_bytes` of cgroup v1;
+    /// cgroup v2 has no such limit.
+    pub memory_swap_max: u64,
     /// How readily anonymous memory is taken when memory is reclaimed for this group, beside files: from 0,
     /// only if there are no files, over 100, as readily as files, to 200, before files. Not a number of
     /// bytes. Linux: `vm.swappiness`.
@@ -37,7 +48,9 @@ pub struct Limits {
 impl Default for Limits {
     /// No limit, no protection, and Linux's swappiness of 60.
     fn default() -> Self {
-        Self { max: u64::MAX, high: u64::MAX, low: 0, min: 0, swappiness: SWAPPINESS }
+        let none = u64::MAX;
+        let (swap_max, memory_swap_max) = (none, none);
+        Self { max: none, high: none, low: 0, min: 0, swap_max, memory_swap_max, swappiness: SWAPPINESS }
     }
 }
 
@@ -47,6 +60,8 @@ pub struct LimitPages {
     high: AtomicU64,
     low: AtomicU64,
     min: AtomicU64,
+    swap_max: AtomicU64,
+    memory_swap_max: AtomicU64,
     swappiness: AtomicU64,
 }
 
@@ -58,6 +73,8 @@ impl LimitPages {
             high: AtomicU64::new(UNLIMITED),
             low: AtomicU64::new(0),
             min: AtomicU64::new(0),
+            swap_max: AtomicU64::new(UNLIMITED),
+            memory_swap_max: AtomicU64::new(UNLIMITED),
             swappiness: AtomicU64::new(SWAPPINESS),
         };
         limits.set(&Limits::default());
@@ -67,9 +84,11 @@ impl LimitPages {
     /// Sets all limits.
     pub(super) fn set(&self, limits: &Limits) {
         let pages = |bytes: u64| if bytes == u64::MAX { UNLIMITED } else { bytes / PAGE_SIZE as u64 };
-        let Limits { max, high, low, min, swappiness } = *limits;
+        let Limits { max, high, low, min, swap_max, memory_swap_max, swappiness } = *limits;
         self.swappiness.store(swappiness, Ordering::Release);
-        for (limit, bytes) in [(&self.max, max), (&self.high, high), (&self.low, low), (&self.min, min)] {
+        let all = [max, high, low, min, swap_max, memory_swap_max];
+        let Self { max, high, low, min, swap_max, memory_swap_max, .. } = self;
+        for (limit, bytes) in [max, high, low, min, swap_max, memory_swap_max].into_iter().zip(all) {
             limit.store(pages(bytes), Ordering::Release);
         }
     }
@@ -85,6 +104,8 @@ impl LimitPages {
             high: bytes(&self.high),
             low: bytes(&self.low),
             min: bytes(&self.min),
+            swap_max: bytes(&self.swap_max),
+            memory_swap_max: bytes(&self.memory_swap_max),
             swappiness: self.swappiness(),
         }
     }
@@ -102,6 +123,16 @@ impl LimitPages {
     /// The group's threads are slowed down while it uses more pages than this.
     pub(super) fn high(&self) -> u64 {
         self.high.load(Ordering::Acquire)
+    }
+
+    /// The most pages that the group may have in swap.
+    pub(super) fn swap_max(&self) -> u64 {
+        self.swap_max.load(Ordering::Acquire)
+    }
+
+    /// The most pages that the group may have in memory and swap together.
+    pub(super) fn memory_swap_max(&self) -> u64 {
+        self.memory_swap_max.load(Ordering::Acquire)
     }
 
     /// The pages that are protected: `min`, `low`.

@@ -7,8 +7,9 @@
 //! [`Charge`] and has to join the two again.
 //!
 //! `tree` has the groups and their parents, `charge` what each uses, `limits` what it may use and what is
-//! protected of it, `stat` what is counted. This module does not decide what follows when a limit is
-//! exceeded: that is done in `reclaim` for memory, and in `writeback::balance` for dirty pages.
+//! protected of it, `swap` what each has in swap, `stat` what is counted. This module does not decide what
+//! follows when a limit is exceeded: that is done in `reclaim` for memory, and in `writeback::balance` for
+//! dirty pages.
 //!
 //! Synchronization: atomics, and a lock for changes of the tree. Charges are counted by threads in rows of
 //! their own, so they cost no shared cache line; a reader adds the rows up.
@@ -17,6 +18,7 @@ mod charge;
 mod limits;
 mod pressure;
 mod stat;
+mod swap;
 #[cfg(all(test, not(shuttle)))]
 mod tests;
 mod tree;
@@ -27,7 +29,8 @@ pub use self::pressure::{
     Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
 };
 pub(crate) use self::pressure::{Source, Stall};
-pub use self::stat::{GroupEvent, GroupStats, Kind, KindStats};
+pub use self::stat::{GroupEvent, GroupStats, Kind, KindStats, SwapStats};
+pub use self::swap::{Payer, Purpose, SwapGroup};
 use self::tree::Tree;
 pub use self::tree::{Group, Protected};
 use elbowroom_machine::{Extent, Mmu};
@@ -110,6 +113,9 @@ pub enum OverLimit {
     Arena,
     /// This group would use more than its `max`: the group that asks for frames, or one above it.
     Group(GroupId),
+    /// This group would use more memory and swap than its `memory_swap_max`: the group that asks for frames,
+    /// or one above it. That pages go to swap does not help.
+    MemorySwap(GroupId),
 }
 
 /// How a writer is to wait until fewer pages are dirty.
@@ -271,14 +277,14 @@ impl Groups {
         self.of(group).counters.add(event, n);
     }
 
-    /// A run of 2^`order` frames, charged to `group`, or, if that was removed, to the nearest group above
-    /// it that was not removed.
+    /// A run of 2^`order` frames, charged to the payer's group, or, if that was removed, to the nearest group
+    /// above it that was not removed.
     ///
     /// # Errors
     /// No such run is free in what the arena has so far, or a group's limit does not permit the charge.
-    pub fn alloc(&self, mmu: &impl Mmu, group: GroupId, order: u8) -> Result<Frames, OverLimit> {
+    pub fn alloc(&self, mmu: &impl Mmu, payer: impl Into<Payer>, order: u8) -> Result<Frames, OverLimit> {
         let pages = 1_u32 << order;
-        let group = self.charge(group, u64::from(pages)).map_err(OverLimit::Group)?;
+        let group = self.charge(payer.into(), u64::from(pages))?;
         let Some(extent) = mmu.alloc(order) else {
             self.uncharge_pages(group, u64::from(pages));
             return Err(OverLimit::Arena);
@@ -300,7 +306,7 @@ impl Groups {
     pub fn lend_to_root(&self, extent: Extent) -> Frames {
         let pages = extent.pages() as u32;
         // The root has no limit.
-        let group = self.charge(GroupId::ROOT, u64::from(pages)).unwrap_or(GroupId::ROOT);
+        let group = self.charge(GroupId::ROOT.into(), u64::from(pages)).unwrap_or(GroupId::ROOT);
         Frames { extent, charge: Charge { group, pages } }
     }
 

@@ -35,7 +35,12 @@ pub enum GroupEvent {
     HighWaits,
     /// Allocations that the group's `max` did not permit at once.
     Max,
-    /// Accesses that failed since the group stayed at its `max`.
+    /// Allocations that the group's `memory_swap_max` did not permit at once.
+    MemorySwapMax,
+    /// How often pages could not go out since the group's swap was at its `swap_max`: folios that reclaim
+    /// met, and scans that left anonymous memory alone.
+    SwapMax,
+    /// Accesses that failed since the group stayed at its `max`, or at its `memory_swap_max`.
     Failed,
     /// Faults that did not wait for I/O.
     FaultsMinor,
@@ -56,10 +61,11 @@ pub enum GroupEvent {
 }
 
 impl GroupEvent {
-    pub(super) const COUNT: usize = 8 + 6 * Kind::COUNT;
+    pub(super) const COUNT: usize = 10 + 6 * Kind::COUNT;
 
     /// Its number, below [`GroupEvent::COUNT`].
     pub(super) fn index(self) -> usize {
+        let of_kind = |nth: usize, kind: Kind| 10 + nth * Kind::COUNT + kind as usize;
         match self {
             Self::Low => 0,
             Self::High => 1,
@@ -69,12 +75,14 @@ impl GroupEvent {
             Self::Failed => 5,
             Self::FaultsMinor => 6,
             Self::FaultsMajor => 7,
-            Self::Refaults(kind) => 8 + kind as usize,
-            Self::Scanned(kind) => 8 + Kind::COUNT + kind as usize,
-            Self::Stolen(kind) => 8 + 2 * Kind::COUNT + kind as usize,
-            Self::Pageouts(kind) => 8 + 3 * Kind::COUNT + kind as usize,
-            Self::Restores(kind) => 8 + 4 * Kind::COUNT + kind as usize,
-            Self::Rotations(kind) => 8 + 5 * Kind::COUNT + kind as usize,
+            Self::MemorySwapMax => 8,
+            Self::SwapMax => 9,
+            Self::Refaults(kind) => of_kind(0, kind),
+            Self::Scanned(kind) => of_kind(1, kind),
+            Self::Stolen(kind) => of_kind(2, kind),
+            Self::Pageouts(kind) => of_kind(3, kind),
+            Self::Restores(kind) => of_kind(4, kind),
+            Self::Rotations(kind) => of_kind(5, kind),
         }
     }
 }
@@ -131,6 +139,36 @@ impl KindStats {
     }
 }
 
+/// What a group and all groups below it have in swap, and how often their limits were met.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SwapStats {
+    /// Bytes in swap. A page that several spaces share since a fork counts once.
+    pub bytes: u64,
+    /// The most bytes that were in swap at a time.
+    pub peak_bytes: u64,
+    /// How often pages could not go out since the group's swap was at its `swap_max`: folios that reclaim
+    /// met, and scans that left the group's anonymous memory alone.
+    pub max: u64,
+    /// Allocations that the group's `memory_swap_max` did not permit at once.
+    pub memory_max: u64,
+}
+
+impl SwapStats {
+    /// Adds what a group below has counted. Its bytes are among the group's own.
+    fn add(&mut self, below: &Self) {
+        self.max = self.max.wrapping_add(below.max);
+        self.memory_max = self.memory_max.wrapping_add(below.memory_max);
+    }
+}
+
+/// The bytes that a group uses, with the groups below it.
+pub(super) struct Used {
+    pub(super) bytes: u64,
+    pub(super) peak_bytes: u64,
+    pub(super) swap_bytes: u64,
+    pub(super) swap_peak_bytes: u64,
+}
+
 /// What a group and all groups below it use and have counted so far, removed groups included.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct GroupStats {
@@ -152,7 +190,7 @@ pub struct GroupStats {
     pub high_stuck: u64,
     /// Allocations that the group's `max` did not permit at once.
     pub max: u64,
-    /// Accesses that failed since the group stayed at its `max`.
+    /// Accesses that failed since the group stayed at its `max`, or at its `memory_swap_max`.
     pub failed: u64,
     /// Faults served, with and without I/O.
     pub pgfault: u64,
@@ -162,24 +200,21 @@ pub struct GroupStats {
     pub anonymous: KindStats,
     /// What reclaim did with pages of files.
     pub file: KindStats,
+    /// What is in swap.
+    pub swap: SwapStats,
 }
 
 impl GroupStats {
-    /// Puts the statistics together, of the bytes in use, their peak, and `of`: how many events of a kind
-    /// there were.
-    pub(super) fn new(
-        [usage_bytes, peak_bytes]: [u64; 2],
-        limits: Limits,
-        of: impl Fn(GroupEvent) -> u64,
-    ) -> Self {
+    /// Puts the statistics together. `of`: how many events of a kind there were.
+    pub(super) fn new(used: Used, limits: Limits, of: impl Fn(GroupEvent) -> u64) -> Self {
         let kind = |kind| KindStats {
             refaults: of(GroupEvent::Refaults(kind)),
             scanned: of(GroupEvent::Scanned(kind)),
             stolen: of(GroupEvent::Stolen(kind)),
         };
         Self {
-            usage_bytes,
-            peak_bytes,
+            usage_bytes: used.bytes,
+            peak_bytes: used.peak_bytes,
             limits,
             low: of(GroupEvent::Low),
             high: of(GroupEvent::High),
@@ -191,6 +226,12 @@ impl GroupStats {
             pgmajfault: of(GroupEvent::FaultsMajor),
             anonymous: kind(Kind::Anonymous),
             file: kind(Kind::File),
+            swap: SwapStats {
+                bytes: used.swap_bytes,
+                peak_bytes: used.swap_peak_bytes,
+                max: of(GroupEvent::SwapMax),
+                memory_max: of(GroupEvent::MemorySwapMax),
+            },
         }
     }
 
@@ -200,7 +241,8 @@ impl GroupStats {
         Self { usage_bytes: (self.usage_bytes as i64).max(0) as u64, ..self }
     }
 
-    /// Adds what a group below has used and counted. The peak and the limits stay.
+    /// Adds what a group below has used and counted. The peak, the bytes in swap, which have those of the
+    /// group below, and the limits stay.
     pub(super) fn add(&mut self, below: &Self) {
         let Self { usage_bytes, low, high, high_waits, high_stuck, max, failed, pgfault, pgmajfault, .. } =
             self;
@@ -211,5 +253,6 @@ impl GroupStats {
         sums.into_iter().zip(more).for_each(|(sum, more)| *sum = sum.wrapping_add(more));
         self.anonymous.add(&below.anonymous);
         self.file.add(&below.file);
+        self.swap.add(&below.swap);
     }
 }

@@ -1,7 +1,8 @@
 //! The tree of groups: a table of fixed size, in which a place is used again when nothing is left of the
 //! group that had it.
 //!
-//! A group that was removed keeps its place, its charges and its parent until its last page is freed. It
+//! A group that was removed keeps its place, its charges and its parent until its last page is freed, in
+//! memory and in swap. It
 //! has no limits any more, and what is allocated for it is charged to the nearest group above it that is
 //! not removed. Linux: a cgroup that is offline.
 //!
@@ -12,7 +13,8 @@
 
 use super::charge::Usage;
 use super::limits::{DirtyLimits, Family, LimitPages, Limits, Sibling, UNLIMITED, effective_protection};
-use super::stat::{GroupCounters, GroupEvent, GroupStats};
+use super::stat::{GroupCounters, GroupEvent, GroupStats, Used};
+use super::swap::SwapUse;
 use super::{GroupId, Groups, Pressure};
 use crate::config::{MAX_GROUPS, STUCK_ACCESSES};
 use elbowroom_machine::{Errno, PAGE_SHIFT};
@@ -71,6 +73,7 @@ pub struct Group {
     place: AtomicU64,
     pub(super) limits: LimitPages,
     pub(super) usage: Usage,
+    pub(super) swap: SwapUse,
     /// The events of the group alone, without the groups below it.
     pub counters: GroupCounters,
     /// How many of its pages are dirty: differ from their file.
@@ -91,6 +94,7 @@ impl Group {
             place: AtomicU64::new(place.word()),
             limits: LimitPages::none(),
             usage: Usage::default(),
+            swap: SwapUse::default(),
             counters: GroupCounters::default(),
             dirty: AtomicUsize::default(),
             dirty_limits,
@@ -298,7 +302,8 @@ impl Groups {
         Ok(GroupId { index: index as u16, life })
     }
 
-    /// Frees the place of a group that was removed, if the group has no pages and no children left.
+    /// Frees the place of a group that was removed, if the group has no children left, and no pages in memory
+    /// or swap.
     fn give_up(&self, index: usize) -> bool {
         let (group, before) = (self.at(index), self.at(index).place());
         let is_child = |(_, place): (usize, Place)| place.parent == index;
@@ -307,12 +312,13 @@ impl Groups {
         }
         group.move_to(Place { state: State::Free, life: before.life.wrapping_add(1), ..before });
         self.drain(index);
-        if group.usage.pages() > 0 {
+        if group.usage.pages() > 0 || group.swap.pages() > 0 {
             group.move_to(before);
             return false;
         }
         group.counters.hand_to(&self.at(before.parent).counters);
         group.usage.forget_peak();
+        group.swap.forget_peak();
         true
     }
 
@@ -500,7 +506,12 @@ impl Sums {
 
     /// The statistics of a group that has these sums.
     fn stats_of(&self, group: &Group) -> GroupStats {
-        let bytes = [self.pages, group.usage.peak_pages()].map(|pages| pages << PAGE_SHIFT);
-        GroupStats::new(bytes, group.limits.get(), |event| self.events[event.index()])
+        let used = Used {
+            bytes: self.pages << PAGE_SHIFT,
+            peak_bytes: group.usage.peak_pages() << PAGE_SHIFT,
+            swap_bytes: group.swap.pages() << PAGE_SHIFT,
+            swap_peak_bytes: group.swap.peak_pages() << PAGE_SHIFT,
+        };
+        GroupStats::new(used, group.limits.get(), |event| self.events[event.index()])
     }
 }

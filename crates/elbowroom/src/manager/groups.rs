@@ -8,6 +8,7 @@ use crate::group::{GroupId, GroupStats, Limits};
 use crate::page::Ready;
 use crate::pause::{Cause, pause};
 use crate::platform::{Platform, Soft};
+use crate::reclaim::Target;
 use crate::space::{Space, Spaces};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -41,27 +42,33 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         self.core.groups.create(parent, limits)
     }
 
-    /// Changes the limits of a group. If the group uses more than its new `max`, its memory is reclaimed
-    /// before this returns; pages that cannot be reclaimed stay, but the group gets no more.
+    /// Changes the limits of a group. If the group uses more than its new `max`, or has more than its new
+    /// `memory_swap_max`, its memory is reclaimed before this returns: for the latter, pages of files. Pages
+    /// that cannot be reclaimed stay, but the group gets no more. What is in swap stays there, whatever the
+    /// new `swap_max` is.
     ///
     /// # Errors
     /// ENOENT: there is no such group. EINVAL: it is the root, whose limit is the budget. EBUSY: the limits
-    /// are set, but too little of the group's memory can be reclaimed now: it still uses more than its
-    /// `max`.
+    /// are set, but too little of the group's memory can be reclaimed now: it is still beyond one of the two.
     ///
     /// Locks: `groups`; then those of reclaim.
     pub fn set_limits(&self, group: GroupId, limits: &Limits) -> Result<(), Errno> {
         let groups = &self.core.groups;
         groups.set_limits(group, limits)?;
+        let beyond = || match (groups.beyond_max(group), groups.beyond_memory_swap(group)) {
+            (0, 0) => None,
+            (0, pages) => Some((pages, Target::memory_and_swap(group))),
+            (pages, _) => Some((pages, Target::from(group))),
+        };
         let mut failures = 0;
-        while groups.beyond_max(group) > 0 && failures < RETRIES {
-            let want = (groups.beyond_max(group) as usize).min(self.core.tuning().reclaim_batch_pages);
-            if self.shrink(group, want) == 0 {
+        while let Some((pages, target)) = beyond().filter(|_| failures < RETRIES) {
+            let want = (pages as usize).min(self.core.tuning().reclaim_batch_pages);
+            if self.shrink(target, want) == 0 {
                 failures += 1;
                 pause(Cause::Frames, DELAY);
             }
         }
-        if groups.beyond_max(group) == 0 { Ok(()) } else { Err(Errno::BUSY) }
+        if beyond().is_none() { Ok(()) } else { Err(Errno::BUSY) }
     }
 
     /// Removes a group. The memory that it uses counts as the parent's from now on; what is allocated for
@@ -124,9 +131,9 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         }
     }
 
-    fn shrink(&self, group: GroupId, want: usize) -> usize {
+    fn shrink(&self, target: impl Into<Target>, want: usize) -> usize {
         let ready = Ready::default();
-        let freed = self.core.shrink(group, want, &ready);
+        let freed = self.core.shrink(target, want, &ready);
         self.core.dispatch(ready.take());
         freed
     }

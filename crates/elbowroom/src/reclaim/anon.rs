@@ -14,7 +14,7 @@ use crate::lru::{List, Lruvec};
 use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{Again, Back, CameIn, Compressor, Placement, Room, Short};
+use crate::swap::{Again, Back, CameIn, Compressor, OutPage, Placement, Room, Short};
 use crate::vma::Mm;
 use elbowroom_machine::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::Arc;
@@ -170,6 +170,9 @@ impl<P: Platform> Reclaim<P> {
         if let Zeros::All = self.zeros_in(&mut folio) {
             return Out::Gone(self.drop_zeros(folio));
         }
+        if self.groups.refuses_swap(folio.group) {
+            return Out::NoRoom(folio.into_folio());
+        }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
         let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
         match self.keep(own, home, spaces, self.swap_room(1), &mut Compressor::new()) {
@@ -198,6 +201,10 @@ impl<P: Platform> Reclaim<P> {
             Zeros::Some(zeros) => zeros,
             Zeros::None => Vec::new(),
         };
+        // Before it is split: where nothing can go out, all of it stays together.
+        if self.groups.refuses_swap(large.group) {
+            return Out::NoRoom(large.into_folio());
+        }
         let mut compressor = Compressor::new();
         let first = large.body().rmap.pages()[0];
         let mm = self.spaces.of((first as usize) << PAGE_SHIFT).expect("a space has the folio");
@@ -271,8 +278,8 @@ impl<P: Platform> Reclaim<P> {
         Room { passes, ..room }
     }
 
-    /// Stores the bytes of a page that so many spaces have; returns the slot, and the page's frame if the
-    /// pool did not need it. `home`: where swap may have the bytes already.
+    /// Charges a page that so many spaces have to its group's swap, and stores its bytes; returns the slot,
+    /// and the page's frame if the pool did not need it. `home`: where swap may have the bytes already.
     fn keep(
         &self,
         own: Frames,
@@ -281,8 +288,30 @@ impl<P: Platform> Reclaim<P> {
         room: Room,
         compressor: &mut Compressor,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
-        let sum = checksum(own.bytes());
-        let home = match home.map(|home| self.swap.goes_out_again(home, sum, spaces)) {
+        let Ok(group) = self.groups.charge_swap(own.group(), 1) else {
+            let kept = home.map(|home| self.swap.forget(home.place));
+            kept.into_iter().flatten().for_each(|frames| self.free(frames));
+            return Err((own, Stays::NoRoom));
+        };
+        let page = OutPage { sum: checksum(own.bytes()), spaces, group };
+        let kept = self.keep_charged(own, home, &page, room, compressor);
+        if kept.is_err() {
+            self.groups.uncharge_swap(group, 1);
+        }
+        kept
+    }
+
+    /// [`Reclaim::keep`] for a page that has been charged. The charge is the slot's then; after an error it
+    /// is the caller's still.
+    fn keep_charged(
+        &self,
+        own: Frames,
+        home: Option<Home>,
+        page: &OutPage,
+        room: Room,
+        compressor: &mut Compressor,
+    ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
+        let home = match home.map(|home| self.swap.goes_out_again(home, page)) {
             Some(Again::Slot(slot)) => {
                 self.counters.add(Event::SwapCleanOuts, 1);
                 return Ok((slot, Some(own)));
@@ -298,7 +327,7 @@ impl<P: Platform> Reclaim<P> {
         if let Some(home) = home
             && matches!(placement, Placement::File | Placement::Full)
         {
-            return self.stay_in_file(own, home, sum, spaces);
+            return self.stay_in_file(own, home, page);
         }
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
@@ -321,7 +350,7 @@ impl<P: Platform> Reclaim<P> {
                 lent = Some(charge);
                 frames.extend(Some(self.groups.lend_to_root(extent)).inspect(|own| self.swap.adopt(own)));
             }
-            let short = match self.swap.keep(&placement, home, sum, spaces, &mut frames) {
+            let short = match self.swap.keep(&placement, home, page, &mut frames) {
                 Ok(slot) => break Ok(slot),
                 Err(short) => short,
             };
@@ -348,22 +377,21 @@ impl<P: Platform> Reclaim<P> {
             Err(why) => {
                 let own = own.expect("it was taken back");
                 match home {
-                    Some(home) => self.stay_in_file(own, home, sum, spaces),
+                    Some(home) => self.stay_in_file(own, home, page),
                     None => Err((own, why)),
                 }
             }
         }
     }
 
-    /// [`Reclaim::keep`] for a page whose bytes are in the file already.
+    /// [`Reclaim::keep_charged`] for a page whose bytes are in the file already.
     fn stay_in_file(
         &self,
         own: Frames,
         home: Spot,
-        sum: u64,
-        spaces: u32,
+        page: &OutPage,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
-        match self.swap.keep_in_file(home, sum, spaces) {
+        match self.swap.keep_in_file(home, page) {
             Ok(slot) => {
                 self.counters.add(Event::SwapCleanOuts, 1);
                 Ok((slot, Some(own)))
@@ -460,16 +488,11 @@ impl<P: Platform> Reclaim<P> {
         }
         let plenty = self.is_plenty();
         for (page, (slot, came)) in slots.iter().zip(came).enumerate() {
-            let (frames, place) = self.swap.release_keeping(*slot, plenty);
-            frames.into_iter().for_each(|frames| self.free(frames));
+            let (released, place) = self.swap.release_keeping(*slot, plenty);
+            self.take_released(released);
             if let Some(place) = place {
                 folio.body_mut().kept.add(page, Home { place, sum: came.sum });
             }
         }
-    }
-
-    /// Gives up a space's count of a swap slot.
-    pub(crate) fn release_slot(&self, slot: u64) {
-        self.swap.release(slot).into_iter().for_each(|frames| self.free(frames));
     }
 }

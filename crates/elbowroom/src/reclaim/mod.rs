@@ -19,6 +19,7 @@ mod zeros;
 
 pub(crate) use self::anon::Out;
 pub(crate) use self::high::see_to_high;
+pub(crate) use self::scan::Target;
 
 use self::cost::{Cost, CostTable};
 use self::policy::{Chance, Policy, TwoLists};
@@ -28,7 +29,7 @@ pub(crate) use self::supplier::Supplier;
 use self::supplier::SupplyBell;
 use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
-use crate::group::{Frames, GroupEvent, GroupId, Kind};
+use crate::group::{Frames, GroupEvent, Kind};
 use crate::lru::{List, Lruvec, Lruvecs, Refault};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
@@ -36,6 +37,8 @@ use crate::platform::Platform;
 use crate::process_tree::KEPT;
 use crate::runs::Runs;
 use crate::stats::Event;
+#[cfg(any(debug_assertions, shuttle))]
+use crate::swap::groups_of_slots;
 use crate::trace::Happened;
 use elbowroom_machine::{Errno, Mmu, UnmapError};
 use elbowroom_sync::time::Instant;
@@ -113,6 +116,10 @@ impl<P: Platform> Drop for Reclaim<P> {
                 }
             }
         }
+        #[cfg(any(debug_assertions, shuttle))]
+        if !thread::panicking() {
+            self.groups.check_swap(groups_of_slots(&self.swap).into_iter());
+        }
         self.swap.take_frames().into_iter().for_each(|frames| self.free(frames));
         debug_assert!(leaked || thread::panicking() || self.groups.with_charges().is_none());
         if let Some(member) = &self.config.member {
@@ -162,7 +169,8 @@ impl<P: Platform> Reclaim<P> {
 
     /// Frees about `want` pages of a group and those below it; returns how many. Faults that waited for a
     /// folio it unlocked go to `woken`.
-    pub(crate) fn shrink(&self, target: GroupId, want: usize, woken: &dyn Woken) -> usize {
+    pub(crate) fn shrink(&self, target: impl Into<Target>, want: usize, woken: &dyn Woken) -> usize {
+        let target = target.into();
         let shrink = || Scan::new(self, target, woken).shrink(want);
         let freed = self.noted(Happened::Reclaim, |freed| [want as u64, *freed as u64], shrink);
         // Not all of them: the thread that waits for frames is to get some.

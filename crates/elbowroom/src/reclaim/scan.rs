@@ -5,7 +5,8 @@
 //! and give more the less it cost lately to take from their kind (`cost`). Over many batches, each list
 //! loses the same part of its unprotected pages, weighted by that. Lists that gave nothing are left alone
 //! until all others gave nothing. A group within its `low` is left alone, too, unless all others gave
-//! nothing; a group within its `min` always.
+//! nothing; a group within its `min` always. Anonymous memory is left alone where no more may go to swap:
+//! of a group whose swap is at its limit, and wherever memory and swap together are to become less.
 
 use super::Reclaim;
 use super::cost::{self, Cost};
@@ -25,10 +26,32 @@ enum Spared {
     Min,
 }
 
+/// What is to become less: the use of a group, with the groups below it.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Target {
+    group: GroupId,
+    /// Whether it helps that pages go to swap. Linux: `scan_control.may_swap`.
+    may_swap: bool,
+}
+
+impl From<GroupId> for Target {
+    /// The group's memory.
+    fn from(group: GroupId) -> Self {
+        Self { group, may_swap: true }
+    }
+}
+
+impl Target {
+    /// The memory and swap of a group together: only pages of files can be freed.
+    pub(crate) fn memory_and_swap(group: GroupId) -> Self {
+        Self { group, may_swap: false }
+    }
+}
+
 /// One scan of a group and the groups below it.
 pub(super) struct Scan<'a, P: Platform> {
     reclaim: &'a Reclaim<P>,
-    target: GroupId,
+    target: Target,
     /// Takes the faults that waited for a folio that the scan unlocked.
     woken: &'a dyn Woken,
 }
@@ -50,7 +73,7 @@ const WHOLE: u64 = 1024;
 
 impl<'a, P: Platform> Scan<'a, P> {
     /// A scan for a group whose pages are to be freed.
-    pub(super) fn new(reclaim: &'a Reclaim<P>, target: GroupId, woken: &'a dyn Woken) -> Self {
+    pub(super) fn new(reclaim: &'a Reclaim<P>, target: Target, woken: &'a dyn Woken) -> Self {
         Self { reclaim, target, woken }
     }
 
@@ -91,17 +114,22 @@ impl<'a, P: Platform> Scan<'a, P> {
     fn sources(&self, spared: Spared) -> (Vec<Source<'a>>, bool) {
         let (reclaim, mut skipped) = (self.reclaim, false);
         let mut sources = Vec::new();
-        let all = reclaim.groups.protected_below(self.target);
+        let Target { group: target, may_swap } = self.target;
+        let all = reclaim.groups.protected_below(target);
         let within: Vec<_> = all.iter().map(|group| group.group).collect();
-        let swappiness = reclaim.groups.swappiness(self.target);
-        let weights = cost::look(reclaim, self.target, &within).weights(swappiness);
+        let swappiness = reclaim.groups.swappiness(target);
+        let weights = cost::look(reclaim, target, &within).weights(swappiness);
         for Protected { group, usage, min, low } in all {
             let within = |protection: u64| protection > 0 && protection >= usage;
             if within(min) {
                 continue;
             }
             let lists = Kind::ALL.map(|kind| (kind, reclaim.lists.at(group, kind)));
-            let mut lists = lists.into_iter().filter(|(_, lruvec)| lruvec.listed_pages() > 0).peekable();
+            let stays = || !may_swap || reclaim.groups.refuses_swap(group);
+            let may_give = |(kind, lruvec): &(Kind, &Lruvec)| {
+                lruvec.listed_pages() > 0 && !(*kind == Kind::Anonymous && stays())
+            };
+            let mut lists = lists.into_iter().filter(may_give).peekable();
             if within(low) && lists.peek().is_some() {
                 if spared == Spared::Low {
                     skipped = true;

@@ -5,11 +5,11 @@
 //! arena has its size it frees frames when few are left. A thread that needs frames sooner grows the arena
 //! itself, and then frees a batch.
 
-use super::Reclaim;
+use super::{Reclaim, Target};
 use crate::config::{
     GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS,
 };
-use crate::group::{Frames, GroupEvent, GroupId, OverLimit};
+use crate::group::{Frames, GroupEvent, GroupId, OverLimit, Payer};
 use crate::page::Woken;
 use crate::platform::Platform;
 use crate::trace::Happened;
@@ -20,18 +20,28 @@ impl<P: Platform> Reclaim<P> {
     ///
     /// # Errors
     /// Nothing can be freed now, in the arena or in the group whose limit is reached.
-    pub(crate) fn frames(&self, group: GroupId, order: u8, woken: &dyn Woken) -> Result<Frames, OverLimit> {
+    pub(crate) fn frames(
+        &self,
+        payer: impl Into<Payer>,
+        order: u8,
+        woken: &dyn Woken,
+    ) -> Result<Frames, OverLimit> {
+        let payer = payer.into();
         let wanted: usize = 1 << order;
         let want = wanted.max(self.tuning().reclaim_batch_pages);
         let rounds = if (1..=RUN_ORDER).contains(&order) { RUN_ROUNDS } else { RECLAIM_ROUNDS };
         for _ in 0..rounds {
-            let extent = self.alloc(group, order);
+            let extent = self.alloc(payer, order);
             self.see_to_supply(order);
             let from = match extent {
                 Ok(_) => return extent,
                 Err(OverLimit::Group(over)) => {
                     self.groups.count(over, GroupEvent::Max, 1);
-                    over
+                    over.into()
+                }
+                Err(OverLimit::MemorySwap(over)) => {
+                    self.groups.count(over, GroupEvent::MemorySwapMax, 1);
+                    Target::memory_and_swap(over)
                 }
                 // Pages that fit in the budget stay in memory, even though growing may take as long as
                 // reading an evicted page again.
@@ -39,16 +49,16 @@ impl<P: Platform> Reclaim<P> {
                 Err(OverLimit::Arena) if order > 0 && !is_short_of_pieces(&self.mmu) => break,
                 // The free frames may be in pieces. Evicting folios of that size frees runs of that size,
                 // so go on for a while.
-                Err(OverLimit::Arena) => GroupId::ROOT,
+                Err(OverLimit::Arena) => GroupId::ROOT.into(),
             };
             if self.shrink(from, want, woken) == 0 {
                 break;
             }
         }
         loop {
-            let mut smaller = self.alloc(group, order);
+            let mut smaller = self.alloc(payer, order);
             for order in (0..order).rev() {
-                smaller = smaller.or_else(|_| self.alloc(group, order));
+                smaller = smaller.or_else(|_| self.alloc(payer, order));
             }
             // Other threads may have taken the frames by which the arena had grown: grow it again.
             if !matches!(smaller, Err(OverLimit::Arena)) || !self.grow_arena() {
@@ -58,8 +68,8 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// A run of 2^`order` frames for a group, if one is free. Does not wait, grow or reclaim.
-    pub(crate) fn frames_at_hand(&self, group: GroupId, order: u8) -> Option<Frames> {
-        let extent = self.alloc(group, order);
+    pub(crate) fn frames_at_hand(&self, payer: impl Into<Payer>, order: u8) -> Option<Frames> {
+        let extent = self.alloc(payer, order);
         self.see_to_supply(order);
         extent.ok()
     }

@@ -22,7 +22,7 @@ use super::pool_room::PoolRoom;
 use super::quota::Quota;
 use super::sizing::{Back, Reach, Sizing};
 use super::tier::{Placement, Room, expand, fill};
-use crate::group::Frames;
+use crate::group::{Frames, SwapGroup};
 use crate::page::{Spot, checksum};
 #[cfg(not(shuttle))]
 use elbowroom_store::Lifeline;
@@ -105,21 +105,45 @@ struct SwapSlot {
 struct Stripe {
     /// By number; a slot without a count is free.
     slots: Vec<SwapSlot>,
+    /// The groups to which the slots are charged. Beside them: as a part of a slot, two bytes would take
+    /// eight. Linux: `swap_cgroup_map`.
+    groups: Vec<SwapGroup>,
     free: Vec<u32>,
 }
 
 impl Stripe {
-    /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are; the caller frees
-    /// them.
-    fn give_up(&mut self, at: usize) -> Option<Tier> {
+    /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are, and its group;
+    /// the caller frees the bytes, and takes back the charge.
+    fn give_up(&mut self, at: usize) -> Option<(Tier, SwapGroup)> {
         let slot = &mut self.slots[at];
         slot.count -= 1;
-        let last = (slot.count == 0).then_some(slot.tier);
+        let last = (slot.count == 0).then_some((slot.tier, self.groups[at]));
         if last.is_some() {
             self.free.push(at as u32);
         }
         last
     }
+}
+
+/// A page that goes out.
+#[derive(Debug, Clone, Copy)]
+pub struct OutPage {
+    /// Its checksum.
+    pub sum: u64,
+    /// How many spaces have it.
+    pub spaces: u32,
+    /// The group to which it has been charged. The charge is the slot's, if the page gets one.
+    pub group: SwapGroup,
+}
+
+/// What has become free with a slot.
+#[derive(Debug, Default)]
+#[must_use = "frames are given back, and the charge is taken back"]
+pub struct Released {
+    /// Frames that the pool does not need any more.
+    pub frames: Vec<Frames>,
+    /// The group of the slot, if no space has it any more: one page is not charged any more.
+    pub group: Option<SwapGroup>,
 }
 
 /// What is known of a page whose bytes have come in.
@@ -356,19 +380,17 @@ impl Swap {
         (self.outs.load(Ordering::Relaxed) / self.clock_pages) as u16
     }
 
-    /// Stores a page where [`super::Compressor::place`] wants it, for so many spaces; returns the slot's
-    /// number. Takes frames, of one page each, if the pool needs some. `sum`: the checksum of the page;
-    /// `home`: the spot at which the file has the bytes, too, which belongs to the slot from now on. The
-    /// caller then calls [`Swap::queue_up`].
+    /// Stores a page where [`super::Compressor::place`] wants it; returns the slot's number. Takes frames,
+    /// of one page each, if the pool needs some. `home`: the spot at which the file has the bytes, too,
+    /// which belongs to the slot from now on. The caller then calls [`Swap::queue_up`].
     ///
     /// # Errors
-    /// What is missing; nothing was taken.
+    /// What is missing; nothing was taken, and the page's charge is still the caller's.
     pub fn keep(
         &self,
         placement: &Placement<'_>,
         home: Option<Spot>,
-        sum: u64,
-        spaces: u32,
+        page: &OutPage,
         frames: &mut Vec<Frames>,
     ) -> Result<u64, Short> {
         self.count_one_more()?;
@@ -387,7 +409,7 @@ impl Swap {
         if let (Some(spot), false) = (home, matches!(tier, Tier::Pool { home: Some(_), .. })) {
             self.free_spot(spot);
         }
-        Ok(self.add(tier, sum, spaces))
+        Ok(self.add(tier, page))
     }
 
     /// Queues those of the slots that are in the pool to leave it for the file. They leave together, and
@@ -416,9 +438,9 @@ impl Swap {
     }
 
     /// [`Swap::keep`] for a page that the file has already, at a spot that belongs to the slot from now on.
-    pub fn keep_in_file(&self, spot: Spot, sum: u64, spaces: u32) -> Result<u64, Short> {
+    pub fn keep_in_file(&self, spot: Spot, page: &OutPage) -> Result<u64, Short> {
         self.count_one_more()?;
-        Ok(self.add(Tier::File(spot), sum, spaces))
+        Ok(self.add(Tier::File(spot), page))
     }
 
     fn count_one_more(&self) -> Result<(), Short> {
@@ -437,7 +459,7 @@ impl Swap {
         Some(if let Tier::File(spot) = slot.tier { Source::File(spot) } else { Source::Memory })
     }
 
-    fn add(&self, tier: Tier, sum: u64, spaces: u32) -> u64 {
+    fn add(&self, tier: Tier, &OutPage { sum, spaces, group }: &OutPage) -> u64 {
         if !matches!(tier, Tier::Filled(_)) {
             self.outs.fetch_add(1, Ordering::Relaxed);
         }
@@ -448,6 +470,7 @@ impl Swap {
         let at = match slots.free.pop() {
             Some(at) => {
                 slots.slots[at as usize] = slot;
+                slots.groups[at as usize] = group;
                 at as usize
             }
             None => {
@@ -455,8 +478,10 @@ impl Swap {
                     // Not by half of it: what describes pages is a part of the budget.
                     let more = slots.slots.len() / 8 + 64;
                     slots.slots.reserve_exact(more);
+                    slots.groups.reserve_exact(more);
                 }
                 slots.slots.push(slot);
+                slots.groups.push(group);
                 self.described.fetch_add(1, Ordering::Relaxed);
                 slots.slots.len() - 1
             }
@@ -502,19 +527,18 @@ impl Swap {
         if same { Ok(CameIn { sum, distance: self.distance(&slot) }) } else { Err(NotLoaded::Corrupt) }
     }
 
-    /// Gives up one count of a slot; with the last count its bytes are freed. Returns frames that are not
-    /// needed any more.
-    pub fn release(&self, number: u64) -> Vec<Frames> {
-        let Some(tier) = self.give_up(number) else { return Vec::new() };
+    /// Gives up one count of a slot; with the last count its bytes are freed.
+    pub fn release(&self, number: u64) -> Released {
+        let Some((tier, group)) = self.give_up(number) else { return Released::default() };
         self.used.fetch_sub(1, Ordering::Relaxed);
         let (frames, spot) = self.empty(tier);
         spot.into_iter().for_each(|spot| self.free_spot(spot));
-        frames
+        Released { frames, group: Some(group) }
     }
 
-    /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are; the caller frees
-    /// them.
-    fn give_up(&self, number: u64) -> Option<Tier> {
+    /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are, and its group;
+    /// the caller frees the bytes, and takes back the charge.
+    fn give_up(&self, number: u64) -> Option<(Tier, SwapGroup)> {
         self.with(number, Stripe::give_up)
     }
 
@@ -578,4 +602,17 @@ fn wrong(object: &[u8]) -> Vec<u8> {
     let mut other = object.to_vec();
     other[object.len() / 2] ^= 1;
     other
+}
+
+/// The groups of all slots in use. No thread uses the area meanwhile.
+#[cfg(any(debug_assertions, shuttle))]
+pub fn groups_of_slots(swap: &Swap) -> Vec<SwapGroup> {
+    let mut groups = Vec::new();
+    for stripe in &swap.stripes {
+        let stripe = stripe.lock();
+        let slots = stripe.slots.iter().zip(&stripe.groups);
+        let used = slots.filter(|(slot, group)| slot.count > 0 && **group != SwapGroup::NONE);
+        groups.extend(used.map(|(_, group)| *group));
+    }
+    groups
 }

@@ -19,7 +19,9 @@ mod quota;
 mod sizing;
 mod tier;
 
-pub use area::{Again, CameIn, NotLoaded, Oldest, Short, Source, Swap};
+#[cfg(any(debug_assertions, shuttle))]
+pub use area::groups_of_slots;
+pub use area::{Again, CameIn, NotLoaded, Oldest, OutPage, Released, Short, Source, Swap};
 pub use cipher::Cipher;
 pub use classes::LARGEST;
 pub use packed::{Packer, follow};

@@ -9,11 +9,11 @@
 
 use super::Writeback;
 use crate::config::{CLUSTER_PAGES, STAGING_ORDER};
-use crate::group::{Frames, GroupId};
+use crate::group::{Frames, GroupId, SwapGroup};
 use crate::page::{Flag, Folio, LockedFolio, Spot, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::swap::{LARGEST, Oldest, Packer};
+use crate::swap::{LARGEST, Oldest, OutPage, Packer};
 use elbowroom_machine::{Extent, PAGE_SIZE};
 use elbowroom_sync::Arc;
 use std::iter;
@@ -29,6 +29,9 @@ pub(crate) enum PoolWritten {
     /// The file takes nothing now, or no frame is to be had for it.
     NotNow,
 }
+
+/// A locked folio that goes out, and the group whose swap it is charged to.
+type Charged<'a> = (LockedFolio<'a>, SwapGroup);
 
 /// Writes of pages of the pool, after which the flusher's other work gets its turn.
 const POOL_WRITES: usize = 16;
@@ -60,7 +63,9 @@ impl<P: Platform> Writeback<P> {
             let alone = taken.is_empty();
             taken.extend(self.take_to_swap(folio, alone));
         }
-        let pages = |taken: &[LockedFolio<'_>]| taken.iter().map(|folio| folio.pages() as usize).sum();
+        // Before the write: what is beyond a group's limit need not be written.
+        let mut taken: Vec<_> = taken.into_iter().filter_map(|folio| charge_swap_out(self, folio)).collect();
+        let pages = |taken: &[Charged<'_>]| taken.iter().map(|folio| folio.0.pages() as usize).sum();
         let wanted: usize = pages(&taken);
         let mut positions = Vec::with_capacity(wanted);
         while positions.len() < wanted
@@ -72,8 +77,9 @@ impl<P: Platform> Writeback<P> {
         // Folios for which there is no room stay. A larger one is split: there may be room for some of its
         // pages.
         while pages(&taken) > positions.len()
-            && let Some(folio) = taken.pop()
+            && let Some((folio, group)) = taken.pop()
         {
+            self.groups.uncharge_swap(group, folio.pages());
             if folio.order > 0 {
                 self.split_to_swap(folio, 0);
             }
@@ -187,10 +193,10 @@ impl<P: Platform> Writeback<P> {
     }
 
     /// Writes locked folios to these pages of the file, one for each of their pages.
-    fn write_folios_to_swap(&self, mut folios: Vec<LockedFolio<'_>>, positions: &[u64]) {
-        folios.iter().for_each(|folio| folio.begin_io(Flag::Writeback));
+    fn write_folios_to_swap(&self, mut folios: Vec<Charged<'_>>, positions: &[u64]) {
+        folios.iter().for_each(|(folio, _)| folio.begin_io(Flag::Writeback));
         let (mut sums, mut places) = (Vec::with_capacity(positions.len()), positions.iter());
-        for folio in &mut folios {
+        for (folio, _) in &mut folios {
             // Sealed in place: no thread sees the bytes, since the folios stay locked until they are out,
             // or unsealed again.
             let pages = folio.body_mut().extent().bytes_mut().chunks_mut(PAGE_SIZE);
@@ -199,7 +205,7 @@ impl<P: Platform> Writeback<P> {
                 self.swap.seal(page, position);
             }
         }
-        let extents = folios.iter().filter_map(|folio| folio.body().extent.as_deref());
+        let extents = folios.iter().filter_map(|(folio, _)| folio.body().extent.as_deref());
         let pages = extents.flat_map(|extent| {
             let starts = (0..extent.pages()).map(|page| page * PAGE_SIZE);
             starts.map(move |start| (extent, start..start + PAGE_SIZE))
@@ -211,10 +217,10 @@ impl<P: Platform> Writeback<P> {
             written.extend(iter::repeat_n(self.write_run_to_swap(parts, run[0]), run.len()));
             rest = others;
         }
-        folios.iter().for_each(|folio| folio.end_io(Flag::Writeback));
+        folios.iter().for_each(|(folio, _)| folio.end_io(Flag::Writeback));
         let mut begin = 0;
         for folio in folios {
-            let pages = begin..begin + folio.pages() as usize;
+            let pages = begin..begin + folio.0.pages() as usize;
             begin = pages.end;
             let all = written[pages.clone()].iter().all(|written| *written);
             self.end_swap_out(folio, &positions[pages.clone()], &sums[pages], all);
@@ -237,13 +243,15 @@ impl<P: Platform> Writeback<P> {
 
     /// Ends the write of a folio whose pages were sealed for these pages of the file. If they were
     /// `written` there it is out, or else it is unsealed and stays.
-    fn end_swap_out(&self, mut folio: LockedFolio<'_>, positions: &[u64], sums: &[u64], written: bool) {
+    fn end_swap_out(&self, (mut folio, group): Charged<'_>, positions: &[u64], sums: &[u64], written: bool) {
         let (spaces, mut slots) = (folio.body().spaces() as u32, Vec::with_capacity(positions.len()));
         if written {
             let spots = || positions.iter().map(|position| Spot::whole(*position));
             self.swap.use_spots(spots());
             let pages = spots().zip(sums);
-            slots.extend(pages.map_while(|(spot, sum)| self.swap.keep_in_file(spot, *sum, spaces).ok()));
+            slots.extend(pages.map_while(|(spot, &sum)| {
+                self.swap.keep_in_file(spot, &OutPage { sum, spaces, group }).ok()
+            }));
         }
         if slots.len() == positions.len() {
             let own = folio.body_mut().extent.take();
@@ -256,7 +264,8 @@ impl<P: Platform> Writeback<P> {
         for (page, &position) in bytes.chunks_mut(PAGE_SIZE).zip(positions) {
             self.swap.unseal(page, position);
         }
-        // Those before have a slot, which gives its page of the file back.
+        // Those before have a slot, which gives its charge and its page of the file back.
+        self.groups.uncharge_swap(group, (positions.len() - slots.len()) as u64);
         for &position in &positions[slots.len()..] {
             if written {
                 self.swap.free_spot(Spot::whole(position));
@@ -268,6 +277,24 @@ impl<P: Platform> Writeback<P> {
         if written && folio.order > 0 {
             // There were slots for some of its pages, perhaps: they may go out one by one.
             self.split_to_swap(folio, 0);
+        }
+    }
+}
+
+/// Charges a locked folio to its group's swap. `None`: the group's limit does not permit it, so the folio
+/// stays; a larger one is split if some of its pages may go out.
+fn charge_swap_out<'a, P: Platform>(
+    writeback: &'a Writeback<P>,
+    folio: LockedFolio<'a>,
+) -> Option<Charged<'a>> {
+    let groups = &writeback.groups;
+    match groups.charge_swap(folio.group, folio.pages()) {
+        Ok(group) => Some((folio, group)),
+        Err(_) => {
+            if folio.order > 0 && groups.full_swap(folio.group).is_none() {
+                writeback.split_to_swap(folio, 0);
+            }
+            None
         }
     }
 }

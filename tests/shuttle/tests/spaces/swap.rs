@@ -1,7 +1,7 @@
 //! Anonymous memory that goes out and comes back, against stores, mremap, fork, and advice that drops it: no
 //! store is lost, and nothing comes back that was dropped.
 
-use elbowroom::{AccessError, Advice, Cpu, Errno, Prot, Remap, Sharing, Soft, Space};
+use elbowroom::{AccessError, Advice, Cpu, Errno, GroupId, Limits, Prot, Remap, Sharing, Soft, Space};
 use elbowroom_shuttle::{Keep, PAGE, World, check, encode};
 use elbowroom_sync::Arc;
 use shuttle::rand::{Rng, thread_rng};
@@ -225,6 +225,47 @@ fn zeros() {
     world.space.unmap(base, PAGES * PAGE).unwrap();
     let stats = world.manager().stats();
     assert_eq!((stats.swap_used_bytes, stats.swap_pool_bytes, stats.swap_errors), (0, 0, 0));
+}
+
+/// The limits of a group, for its memory and its swap, change while its pages are stored to and put out;
+/// then it is removed while pages of it are in swap. When the manager ends, it checks that each group's swap
+/// is what the slots say.
+fn limits() {
+    let world = world();
+    let (base, groups) = (world.at(0), world.manager().groups());
+    let random = || {
+        // All pages have room, also where the pool has many frames.
+        let [max, swap_max] = [14..18, 26..36].map(|pages| thread_rng().gen_range(pages) * PAGE as u64);
+        Limits { max, swap_max, ..Limits::default() }
+    };
+    let above = groups.create(GroupId::ROOT, &Limits::default()).unwrap();
+    let group = groups.create(above, &random()).unwrap();
+    world.map_of(base, PAGES, group);
+    let cpu = Keep::new(world.space.cpu());
+    for page in 0..PAGES {
+        cpu.write_u64(base + page * PAGE + STAMP, encode(1, page, STAMP)).unwrap();
+    }
+    drop(cpu);
+    beside_writers([base; 2], &world, |_| {
+        for _ in 0..TURNS {
+            let (before, limits) = (groups.stats(group).unwrap(), random());
+            // Pages that are being read cannot be reclaimed, perhaps.
+            let _ = groups.set_limits(group, &limits);
+            world.space.advise(base, PAGES * PAGE / 2, Advice::PageOut).unwrap();
+            // A lower limit brings nothing in, and a thread may have looked at the limit before it changed.
+            let most = [before.swap.bytes, before.limits.swap_max, limits.swap_max].into_iter().max();
+            let now = groups.stats(group).unwrap().swap.bytes;
+            assert!(Some(now) <= most, "{now} of {limits:?}, {before:?} before");
+        }
+        groups.remove(group).unwrap();
+        base
+    });
+    assert_eq!(groups.stats(above).unwrap().swap.bytes, 0);
+}
+
+#[test]
+fn limits_change_and_no_store_is_lost() {
+    check("swap, limits", 4, limits);
 }
 
 #[test]

@@ -12,6 +12,8 @@ pub struct GroupFigures<'a> {
     name: &'a str,
     usage_bytes: u64,
     peak_bytes: u64,
+    swap_bytes: u64,
+    swap_peak_bytes: u64,
     #[serde(flatten)]
     limits: LimitFigures,
     #[serde(flatten)]
@@ -29,6 +31,8 @@ struct LimitFigures {
     high_bytes: Option<u64>,
     low_bytes: u64,
     min_bytes: u64,
+    swap_max_bytes: Option<u64>,
+    memory_swap_max_bytes: Option<u64>,
 }
 
 /// How often a limit was met.
@@ -39,6 +43,8 @@ struct EventFigures {
     high_waits: u64,
     high_stuck: u64,
     max_events: u64,
+    swap_max_events: u64,
+    memory_swap_max_events: u64,
     failed_events: u64,
 }
 
@@ -50,11 +56,15 @@ impl<'a> GroupFigures<'a> {
             name,
             usage_bytes: stats.usage_bytes,
             peak_bytes: stats.peak_bytes,
+            swap_bytes: stats.swap.bytes,
+            swap_peak_bytes: stats.swap.peak_bytes,
             limits: LimitFigures {
                 max_bytes: limit(stats.limits.max),
                 high_bytes: limit(stats.limits.high),
                 low_bytes: stats.limits.low,
                 min_bytes: stats.limits.min,
+                swap_max_bytes: limit(stats.limits.swap_max),
+                memory_swap_max_bytes: limit(stats.limits.memory_swap_max),
             },
             events: EventFigures {
                 low_events: stats.low,
@@ -62,6 +72,8 @@ impl<'a> GroupFigures<'a> {
                 high_waits: stats.high_waits,
                 high_stuck: stats.high_stuck,
                 max_events: stats.max,
+                swap_max_events: stats.swap.max,
+                memory_swap_max_events: stats.swap.memory_max,
                 failed_events: stats.failed,
             },
             pgfault: stats.pgfault,
@@ -85,24 +97,20 @@ pub(super) fn lines(f: &mut fmt::Formatter<'_>, groups: &[GroupFigures<'_>]) -> 
             (group.name, Bytes(group.usage_bytes), group.pgfault, group.pgmajfault);
         let peak = Bytes(group.peak_bytes);
         let freed = Bytes((group.anonymous.stolen + group.file.stolen) * crate::base::sys::PAGE as u64);
-        match group.limits.max_bytes.map(Bytes) {
-            Some(max) => line(
-                f,
-                title,
-                format_args!(
-                    "{name}: peak {peak} of {max}, {usage} at the end; {freed} reclaimed, {faults} faults, \
-                     {major} major"
-                ),
-            )?,
-            None => line(
-                f,
-                title,
-                format_args!(
-                    "{name}: peak {peak}, {usage} at the end; {freed} reclaimed, {faults} faults, \
-                     {major} major"
-                ),
-            )?,
-        }
+        let of = |bytes: Option<u64>| bytes.map_or(String::new(), |bytes| format!(" of {}", Bytes(bytes)));
+        let (max, swap_max) = (of(group.limits.max_bytes), of(group.limits.swap_max_bytes));
+        let swap = match Bytes(group.swap_peak_bytes) {
+            _ if group.swap_peak_bytes == 0 && swap_max.is_empty() => String::new(),
+            peak => format!(", swap {peak}{swap_max}"),
+        };
+        line(
+            f,
+            title,
+            format_args!(
+                "{name}: peak {peak}{max}{swap}, {usage} at the end; {freed} reclaimed, {faults} faults, \
+                 {major} major"
+            ),
+        )?;
     }
     Ok(())
 }
@@ -110,7 +118,7 @@ pub(super) fn lines(f: &mut fmt::Formatter<'_>, groups: &[GroupFigures<'_>]) -> 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use elbowroom::Limits;
+    use elbowroom::{Limits, SwapStats};
     use std::fmt::Display;
 
     struct Shown<'a>(&'a [GroupFigures<'a>]);
@@ -144,10 +152,17 @@ mod tests {
             pgmajfault: 8,
             anonymous: kind,
             file: KindStats::default(),
+            swap: SwapStats::default(),
         };
         let cache = GroupFigures::of("cache", &stats);
         stats.limits.max = u64::MAX;
-        let groups = [cache, GroupFigures::of("cache.index", &stats)];
+        let index = GroupFigures::of("cache.index", &stats);
+        stats.limits.swap_max = 2 << 20;
+        let out = GroupFigures::of("out", &stats);
+        stats.swap = SwapStats { bytes: 1 << 20, peak_bytes: 2 << 20, max: 9, memory_max: 10 };
+        let full = GroupFigures::of("full", &stats);
+        (stats.limits.swap_max, stats.limits.memory_swap_max) = (u64::MAX, 6 << 20);
+        let groups = [cache, index, out, full, GroupFigures::of("both", &stats)];
         let json = serde_json::to_value(Shown(&groups)).unwrap();
         assert_eq!(
             (&json["cache"]["usage_bytes"], &json["cache"]["max_bytes"]),
@@ -164,8 +179,22 @@ mod tests {
              1.0 MiB reclaimed, 7 faults, \
              8 major\n\
              \x20                 cache.index: peak 4.0 MiB, 3.0 MiB at the end; \
+             1.0 MiB reclaimed, 7 faults, 8 major\n\
+             \x20                 out: peak 4.0 MiB, swap 0 B of 2.0 MiB, 3.0 MiB at the end; \
+             1.0 MiB reclaimed, 7 faults, 8 major\n\
+             \x20                 full: peak 4.0 MiB, swap 2.0 MiB of 2.0 MiB, 3.0 MiB at the end; \
+             1.0 MiB reclaimed, 7 faults, 8 major\n\
+             \x20                 both: peak 4.0 MiB, swap 2.0 MiB, 3.0 MiB at the end; \
              1.0 MiB reclaimed, 7 faults, 8 major\n"
         );
+        let (full, both) = (&json["full"], &json["both"]);
+        assert_eq!((&full["swap_bytes"], &full["swap_peak_bytes"]), (&(1 << 20).into(), &(2 << 20).into()));
+        assert_eq!((&full["swap_max_events"], &full["memory_swap_max_events"]), (&9.into(), &10.into()));
+        assert_eq!(
+            (&full["swap_max_bytes"], &both["memory_swap_max_bytes"]),
+            (&(2 << 20).into(), &(6 << 20).into())
+        );
+        assert!(both["swap_max_bytes"].is_null() && full["memory_swap_max_bytes"].is_null());
         assert_eq!(serde_json::to_string(&Shown(&[])).unwrap(), "{}");
     }
 }

@@ -1,6 +1,8 @@
 //! What groups promise, by the meaning of the kernel's own tests (tools/testing/selftests/cgroup,
 //! test_memcontrol.c), on the soft MMU.
 
+mod swap;
+
 use crate::group::{GroupId, GroupStats, Limits};
 use crate::{Config, HighStuck, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
 use elbowroom_machine::PAGE_SIZE;

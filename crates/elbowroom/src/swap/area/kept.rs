@@ -1,8 +1,8 @@
 //! What swap keeps of pages that came in, for when they go out again as they were. Linux: the slot of a clean
 //! folio of the swap cache.
 
-use super::{Homed, Swap, Tier};
-use crate::group::Frames;
+use super::{Homed, OutPage, Released, Swap, Tier};
+use crate::group::{Frames, SwapGroup};
 use crate::page::{Home, Place, Spot};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
@@ -28,19 +28,19 @@ pub enum Again {
 enum End {
     /// Other spaces have a count of the slot.
     Shared,
-    /// The pool keeps its bytes for the folio into which they came.
-    Kept,
-    /// It was the last count, and nothing is kept.
-    Empty(Tier),
+    /// The pool keeps its bytes for the folio into which they came. The group to which it was charged.
+    Kept(SwapGroup),
+    /// It was the last count, and nothing is kept. Where the bytes are, and the group.
+    Empty(Tier, SwapGroup),
 }
 
 impl Swap {
-    /// Gives up one count of a slot whose bytes have come in as a page of a folio. Returns frames that are
-    /// not needed any more, and what swap keeps of the page, which belongs to the folio. Swap keeps nothing
-    /// while others have a count of the slot, or when so much of it is taken that the room is better used
-    /// for what goes out next. Compressed pages are kept only while memory is `plenty`. Linux:
+    /// Gives up one count of a slot whose bytes have come in as a page of a folio. Returns what is free now,
+    /// and what swap keeps of the page, which belongs to the folio and is charged to no group. Swap keeps
+    /// nothing while others have a count of the slot, or when so much of it is taken that the room is better
+    /// used for what goes out next. Compressed pages are kept only while memory is `plenty`. Linux:
     /// `swap_vm_full`.
-    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Vec<Frames>, Option<Place>) {
+    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Released, Option<Place>) {
         // Without sizing nothing makes the pool smaller.
         let taken = self.used() + self.kept.load(Ordering::Relaxed);
         let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.quota.limit();
@@ -50,41 +50,42 @@ impl Swap {
                 Tier::Pool { handle, leaving: false, home } if may_keep && slot.count == 1 => {
                     slot.tier = Tier::Kept { handle, home };
                     self.kept.fetch_add(1, Ordering::Relaxed);
-                    End::Kept
+                    End::Kept(std::mem::replace(&mut stripe.groups[at], SwapGroup::NONE))
                 }
-                _ => stripe.give_up(at).map_or(End::Shared, End::Empty),
+                _ => stripe.give_up(at).map_or(End::Shared, |(tier, group)| End::Empty(tier, group)),
             }
         });
-        let tier = match end {
-            End::Shared => return (Vec::new(), None),
-            End::Kept => None,
-            End::Empty(tier) => Some(tier),
+        let (tier, group) = match end {
+            End::Shared => return (Released::default(), None),
+            End::Kept(group) => (None, group),
+            End::Empty(tier, group) => (Some(tier), group),
         };
         self.used.fetch_sub(1, Ordering::Relaxed);
-        let Some(tier) = tier else { return (Vec::new(), Some(Place::Slot(number))) };
+        let released = |frames| Released { frames, group: Some(group) };
+        let Some(tier) = tier else { return (released(Vec::new()), Some(Place::Slot(number))) };
         let (frames, spot) = self.empty(tier);
-        let Some(spot) = spot else { return (frames, None) };
+        let Some(spot) = spot else { return (released(frames), None) };
         if self.file_pages() * FULL.1 <= self.quota.limit() * FULL.0 {
-            return (frames, Some(Place::File(spot)));
+            return (released(frames), Some(Place::File(spot)));
         }
         self.free_spot(spot);
-        (frames, None)
+        (released(frames), None)
     }
 
-    /// Tells what swap still has of a page with checksum `sum` that goes out, for so many spaces. `home` is
-    /// what the page's folio has kept, and is used up.
-    pub fn goes_out_again(&self, home: Home, sum: u64, spaces: u32) -> Again {
-        let same = home.sum == sum || MUTANT_STALE_HOME.planted();
+    /// Tells what swap still has of a page that goes out. `home` is what the page's folio has kept, and is
+    /// used up. If the page has its slot again, its charge is the slot's.
+    pub fn goes_out_again(&self, home: Home, page: &OutPage) -> Again {
+        let same = home.sum == page.sum || MUTANT_STALE_HOME.planted();
         match home.place {
             Place::File(spot) if same => Again::File(spot),
-            Place::Slot(number) if same && self.is_out_again(number, spaces) => Again::Slot(number),
+            Place::Slot(number) if same && self.is_out_again(number, page) => Again::Slot(number),
             place => Again::Nothing(self.forget(place)),
         }
     }
 
-    /// Gives a slot that a folio has kept to so many spaces again; `false`: its bytes are gone, or no slot
+    /// Gives a slot that a folio has kept to the page's spaces again; `false`: its bytes are gone, or no slot
     /// may be used any more.
-    fn is_out_again(&self, number: u64, spaces: u32) -> bool {
+    fn is_out_again(&self, number: u64, page: &OutPage) -> bool {
         if self.count_one_more().is_err() {
             return false;
         }
@@ -98,7 +99,8 @@ impl Swap {
                 Tier::File(_) => {}
                 Tier::Filled(_) | Tier::Pool { .. } | Tier::Gone => return false,
             }
-            (slot.count, slot.out) = (spaces as u16, self.clock());
+            (slot.count, slot.out) = (page.spaces as u16, self.clock());
+            stripe.groups[at] = page.group;
             true
         });
         if is_out {
@@ -139,7 +141,8 @@ impl Swap {
         let (frames, spot) = match place {
             Place::File(spot) => (Vec::new(), Some(spot)),
             Place::Slot(number) => {
-                let tier = self.give_up(number);
+                // No group is charged for it.
+                let tier = self.give_up(number).map(|(tier, _)| tier);
                 if let Some(Tier::Kept { .. }) = tier {
                     self.kept.fetch_sub(1, Ordering::Relaxed);
                 }

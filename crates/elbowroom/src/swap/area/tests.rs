@@ -23,8 +23,40 @@ fn with_file(limit: u64) -> Swap {
     Swap::new(&LockStats::new(), Quota::new(limit, None), [64, 8], Some((file, None)), true)
 }
 
-/// The area gives all its frames back, and nobody has others.
+/// A page of the root that goes out, charged.
+fn out(groups: &Groups, sum: u64, spaces: u32) -> OutPage {
+    OutPage { sum, spaces, group: groups.charge_swap(GroupId::ROOT, 1).unwrap() }
+}
+
+/// Takes back what has become free with a slot; tells whether frames have.
+fn take_back(groups: &Groups, mmu: &SoftMmu, released: Released) -> bool {
+    let had = !released.frames.is_empty();
+    released.frames.into_iter().for_each(|frames| groups.free(mmu, frames));
+    released.group.into_iter().for_each(|group| groups.uncharge_swap(group, 1));
+    had
+}
+
+/// A page comes in; tells what swap keeps of it.
+fn come_in(swap: &Swap, groups: &Groups, mmu: &SoftMmu, number: u64, plenty: bool) -> Option<Place> {
+    let (released, kept) = swap.release_keeping(number, plenty);
+    take_back(groups, mmu, released);
+    kept
+}
+
+/// What swap still has of a page that goes out. If that is no slot, the page is charged no more.
+fn again(swap: &Swap, groups: &Groups, home: Home, sum: u64) -> Again {
+    let page = out(groups, sum, 1);
+    let again = swap.goes_out_again(home, &page);
+    if !matches!(again, Again::Slot(_)) {
+        groups.uncharge_swap(page.group, 1);
+    }
+    again
+}
+
+/// The area gives all its frames back, and nobody has others. What is in use is charged.
 fn all_is_free(swap: &Swap, groups: &Groups, mmu: &SoftMmu) {
+    groups.check_swap(groups_of_slots(swap).into_iter());
+    assert_eq!(groups.swap_pages(GroupId::ROOT), swap.used());
     swap.take_frames().into_iter().for_each(|frames| groups.free(mmu, frames));
     assert_eq!(groups.with_charges(), None);
 }
@@ -37,31 +69,33 @@ fn a_slot_lives_as_long_as_anybody_counts_it() {
     let text: Vec<u8> = b"pages that are out ".iter().copied().cycle().take(PAGE_SIZE).collect();
     let placement = compressor.place(&text, swap.room(1, false));
     let mut frames = Vec::new();
-    let Err(Short::Frames(missing)) = swap.keep(&placement, None, checksum(&text), 2, &mut frames) else {
+    let two = out(&groups, checksum(&text), 2);
+    let Err(Short::Frames(missing)) = swap.keep(&placement, None, &two, &mut frames) else {
         panic!("an empty pool has no frames")
     };
     assert_eq!(swap.used(), 0);
     swap.add_frames((0..missing).filter_map(|_| groups.alloc(&mmu, GroupId::ROOT, 0).ok()).collect());
     frames.extend((0..missing).filter_map(|_| swap.take_frame()));
-    let first = swap.keep(&placement, None, checksum(&text), 2, &mut frames).unwrap();
+    let first = swap.keep(&placement, None, &two, &mut frames).unwrap();
     let zeros = [0; PAGE_SIZE];
-    let second = swap.keep(&Placement::Filled(0), None, checksum(&zeros), 1, &mut frames).unwrap();
-    assert_eq!(swap.keep(&Placement::Filled(0), None, 0, 1, &mut frames), Err(Short::Slots));
+    let one = out(&groups, checksum(&zeros), 1);
+    let second = swap.keep(&Placement::Filled(0), None, &one, &mut frames).unwrap();
+    assert_eq!(swap.keep(&Placement::Filled(0), None, &one, &mut frames), Err(Short::Slots));
     assert_eq!((swap.used(), swap.pool().objects()), (2, 1));
     let mut page = [1; PAGE_SIZE];
     swap.share(first);
     for _ in 0..2 {
-        assert!(swap.release(first).is_empty());
+        assert!(!take_back(&groups, &mmu, swap.release(first)));
         assert_eq!(swap.load(first, &mut page).map(|came| came.sum), Ok(checksum(&text)));
         assert_eq!(page[..], text[..]);
     }
     assert_eq!(swap.load(second, &mut page).map(|came| came.sum), Ok(checksum(&zeros)));
     assert_eq!(page, zeros);
-    assert!(swap.release(first).is_empty());
-    assert!(swap.release(second).is_empty());
+    assert!(!take_back(&groups, &mmu, swap.release(first)));
+    assert!(!take_back(&groups, &mmu, swap.release(second)));
     assert_eq!((swap.used(), swap.pool().objects(), swap.has_few()), (0, 0, true));
     // A sum that is not that of the page.
-    let wrong = swap.keep(&Placement::Filled(7), None, 1, 1, &mut frames).unwrap();
+    let wrong = swap.keep(&Placement::Filled(7), None, &out(&groups, 1, 1), &mut frames).unwrap();
     assert_eq!(swap.load(wrong, &mut page), Err(NotLoaded::Corrupt));
     all_is_free(&swap, &groups, &mmu);
 }
@@ -114,7 +148,7 @@ fn a_corrupt_page_does_not_come_back() {
     }
     for number in numbers {
         assert_eq!(swap.file_pages(), 1, "as long as one of them is there");
-        swap.release(number).into_iter().for_each(|frames| groups.free(&mmu, frames));
+        take_back(&groups, &mmu, swap.release(number));
     }
     assert_eq!((swap.used(), swap.pool().objects(), swap.file_pages()), (0, 0, 0));
     all_is_free(&swap, &groups, &mmu);
@@ -139,7 +173,7 @@ fn slots_that_are_queued_together_leave_together() {
         assert!(matches!(swap.oldest(), Some(Oldest::Gap)), "and in pages of their own");
     }
     for number in numbers {
-        swap.release(number).into_iter().for_each(|frame| groups.free(&mmu, frame));
+        take_back(&groups, &mmu, swap.release(number));
     }
     all_is_free(&swap, &groups, &mmu);
 }
@@ -154,8 +188,9 @@ fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
 fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Option<Spot>) -> u64 {
     let (mut compressor, mut frames) = (Compressor::new(), Vec::new());
     let placement = compressor.place(page, Room { pool: true, passes: false, file: true });
+    let page = out(groups, checksum(page), 1);
     loop {
-        match swap.keep(&placement, home, checksum(page), 1, &mut frames) {
+        match swap.keep(&placement, home, &page, &mut frames) {
             Ok(number) => return number,
             Err(Short::Frames(missing)) => {
                 swap.add_frames(
@@ -197,7 +232,7 @@ fn slots_leave_the_pool_in_their_order_unless_they_are_given_up() {
     assert!(swap.load(numbers[1], &mut page).is_ok());
     // The first is given up, and other pages go out until its number is in use again.
     let mut others = Vec::new();
-    let free = |swap: &Swap, number| swap.release(number).into_iter().for_each(|f| groups.free(&mmu, f));
+    let free = |swap: &Swap, number| _ = take_back(&groups, &mmu, swap.release(number));
     free(&swap, numbers[0]);
     while !others.contains(&numbers[0]) {
         assert!(others.len() < 2 * STRIPES, "the number is not used again");
@@ -239,13 +274,13 @@ fn what_the_file_has_still_is_not_written_again() {
     let page = text("some words ");
     let sum = checksum(&page);
     let spot = Spot::whole(take(&swap, 1).start);
-    let number = swap.keep_in_file(spot, sum, 2).unwrap();
-    assert_eq!(swap.release_keeping(number, false).1, None, "another space has it");
-    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(spot)));
+    let number = swap.keep_in_file(spot, &out(&groups, sum, 2)).unwrap();
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), None, "another space has it");
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(Place::File(spot)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 1));
     // It goes to the pool, and leaves it.
     let home = Home { place: Place::File(spot), sum };
-    assert!(matches!(swap.goes_out_again(home, sum, 1), Again::File(same) if same == spot));
+    assert!(matches!(again(&swap, &groups, home, sum), Again::File(same) if same == spot));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     swap.queue_up(&[number]);
     assert_eq!((swap.seems(number), swap.file_pages()), (Some(Source::Memory), 1));
@@ -254,20 +289,19 @@ fn what_the_file_has_still_is_not_written_again() {
     assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(spot)), 0));
     assert!(swap.oldest().is_none());
     // It comes in, and goes to the pool and back.
-    assert_eq!(swap.release_keeping(number, false).1, Some(Place::File(spot)));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(Place::File(spot)));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
-    let (frames, kept) = swap.release_keeping(number, false);
-    frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
+    let kept = come_in(&swap, &groups, &mmu, number, false);
     assert_eq!((kept, swap.file_pages()), (Some(Place::File(spot)), 1));
     // Somebody has stored to it.
-    assert!(matches!(swap.goes_out_again(home, sum ^ 1 << 40, 1), Again::Nothing(_)));
+    assert!(matches!(again(&swap, &groups, home, sum ^ 1 << 40), Again::Nothing(_)));
     assert_eq!(swap.file_pages(), 0);
     // Nearly all of the file is taken: it is for what is out.
     let positions = take(&swap, 7).chain(take(&swap, 1));
     let numbers = positions
-        .map(|position| swap.keep_in_file(Spot::whole(position), sum, 1).unwrap())
+        .map(|position| swap.keep_in_file(Spot::whole(position), &out(&groups, sum, 1)).unwrap())
         .collect::<Vec<_>>();
-    let kept = numbers.iter().map(|number| swap.release_keeping(*number, false).1.is_some());
+    let kept = numbers.iter().map(|number| come_in(&swap, &groups, &mmu, *number, false).is_some());
     assert!(kept.eq((0..8).map(|nth| nth > 0)));
     assert_eq!(swap.file_pages(), 7);
     all_is_free(&swap, &groups, &mmu);
@@ -284,61 +318,54 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     let sum = checksum(&page);
     let number = keep(&swap, &groups, &mmu, &page);
     let kept = Home { place: Place::Slot(number), sum };
-    let come_in = |plenty| swap.release_keeping(number, plenty);
+    let in_again = |plenty| come_in(&swap, &groups, &mmu, number, plenty);
     swap.share(number);
-    assert_eq!(come_in(true).1, None, "another space has it");
-    assert_eq!(come_in(true).1, Some(kept.place));
+    assert_eq!(in_again(true), None, "another space has it");
+    assert_eq!(in_again(true), Some(kept.place));
     assert_eq!((swap.used(), swap.pool().objects()), (0, 1), "nothing is out");
     let mut found = vec![0; PAGE_SIZE];
-    assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Slot(same) if same == number));
+    assert!(matches!(again(&swap, &groups, kept, sum), Again::Slot(same) if same == number));
     let loaded = swap.load(number, &mut found).map(|came| came.sum);
     assert_eq!((loaded, swap.used()), (Ok(sum), 1));
     assert_eq!(found, page);
     // Somebody has stored to it.
-    assert_eq!(come_in(true).1, Some(kept.place));
-    let Again::Nothing(frames) = swap.goes_out_again(kept, sum ^ 1 << 40, 1) else {
-        panic!("it has changed")
-    };
+    assert_eq!(in_again(true), Some(kept.place));
+    let Again::Nothing(frames) = again(&swap, &groups, kept, sum ^ 1 << 40) else { panic!("it has changed") };
     free(frames);
     assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
     // The pool gives it up: it has nothing to write.
     let number = keep(&swap, &groups, &mmu, &page);
     let kept = Home { place: Place::Slot(number), sum };
-    assert_eq!(swap.release_keeping(number, true).1, Some(kept.place));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.place));
     let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("a folio has it") };
     free(frames);
     assert_eq!(swap.pool().objects(), 0);
-    assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Nothing(_)));
+    assert!(matches!(again(&swap, &groups, kept, sum), Again::Nothing(_)));
     // Memory becomes short.
     let number = keep(&swap, &groups, &mmu, &page);
     let kept = Home { place: Place::Slot(number), sum };
-    assert_eq!(swap.release_keeping(number, true).1, Some(kept.place));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.place));
     assert!(!swap.pool_is_over(true) && swap.pool_is_over(false));
     free(swap.drop_kept());
     assert!(swap.pool().objects() == 0 && !swap.pool_is_over(false));
-    assert!(matches!(swap.goes_out_again(kept, sum, 1), Again::Nothing(_)));
+    assert!(matches!(again(&swap, &groups, kept, sum), Again::Nothing(_)));
     // A folio ends.
     let number = keep(&swap, &groups, &mmu, &page);
-    free(swap.forget(swap.release_keeping(number, true).1.unwrap()));
+    free(swap.forget(come_in(&swap, &groups, &mmu, number, true).unwrap()));
     // Memory is short; or so many slots are taken that they are for what is out.
     let number = keep(&swap, &groups, &mmu, &page);
-    let (frames, none) = swap.release_keeping(number, false);
-    free(frames);
+    let none = come_in(&swap, &groups, &mmu, number, false);
     assert_eq!((none, swap.used(), swap.pool().objects()), (None, 0, 0));
     let numbers = [(); 5].map(|()| keep(&swap, &groups, &mmu, &page));
-    let kept = numbers.map(|number| {
-        let (frames, kept) = swap.release_keeping(number, true);
-        free(frames);
-        kept
-    });
+    let kept = numbers.map(|number| come_in(&swap, &groups, &mmu, number, true));
     assert_eq!(kept.map(|kept| kept.is_some()), [false, true, true, true, true]);
     // There is no slot for it any more.
     let others = [(); 8].map(|()| keep(&swap, &groups, &mmu, &page));
     let last = Home { place: kept[4].unwrap(), sum };
-    let Again::Nothing(frames) = swap.goes_out_again(last, sum, 1) else { panic!("all slots are taken") };
+    let Again::Nothing(frames) = again(&swap, &groups, last, sum) else { panic!("all slots are taken") };
     free(frames);
     kept.into_iter().take(4).flatten().for_each(|place| free(swap.forget(place)));
-    others.into_iter().for_each(|number| free(swap.release(number)));
+    others.into_iter().for_each(|number| _ = take_back(&groups, &mmu, swap.release(number)));
     assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
     all_is_free(&swap, &groups, &mmu);
 }
@@ -352,7 +379,7 @@ fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
     let free = |frames: Vec<Frames>| frames.into_iter().for_each(|frame| groups.free(&mmu, frame));
     let number = keep(&swap, &groups, &mmu, &text("the first "));
     let mut batch = vec![oldest(&swap).unwrap()];
-    free(swap.release(number));
+    take_back(&groups, &mmu, swap.release(number));
     let mut others = Vec::new();
     while !others.contains(&number) {
         assert!(others.len() < 2 * STRIPES, "the number is not used again");
@@ -368,7 +395,7 @@ fn a_number_that_is_twice_in_a_batch_has_its_later_bytes() {
     assert_eq!(arrived, others.len() as u64);
     assert_eq!(swap.seems(number), Some(Source::File(written)));
     assert_eq!(swap.file_pages(), arrived);
-    others.into_iter().for_each(|number| free(swap.release(number)));
+    others.into_iter().for_each(|number| _ = take_back(&groups, &mmu, swap.release(number)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 0));
     all_is_free(&swap, &groups, &mmu);
 }
@@ -384,9 +411,10 @@ fn take(swap: &Swap, pages: u64) -> std::ops::Range<u64> {
 /// Pages of an ancestor's file are its business, however full the own one is.
 #[test]
 fn a_child_gives_pages_of_its_own_file_back_only() {
-    let swap = with_file(4);
+    let ((mmu, groups), swap) = (arena(), with_file(4));
     assert_eq!(take(&swap, 4), 0..4);
-    let slots: Vec<_> = (0..4).map(|page| swap.keep_in_file(Spot::whole(page), 0, 1).unwrap()).collect();
+    let keep = |page| swap.keep_in_file(Spot::whole(page), &out(&groups, 0, 1)).unwrap();
+    let slots: Vec<_> = (0..4).map(keep).collect();
     let ancestor = swap.place(3).unwrap();
     swap.renew(Some(StoreFile::temporary(&std::env::temp_dir(), 0, None).unwrap()));
     assert!(Arc::ptr_eq(&swap.place(3).unwrap().0, &ancestor.0));
@@ -396,11 +424,11 @@ fn a_child_gives_pages_of_its_own_file_back_only() {
     let (file, at) = swap.place(own.start + 1).unwrap();
     assert!(!Arc::ptr_eq(&file, &ancestor.0) && at == PAGE_SIZE as u64);
     // All of the own file is taken, so none is kept.
-    assert_eq!(swap.release_keeping(slots[3], false).1, None);
-    assert!(swap.release(slots[2]).is_empty());
+    assert_eq!(come_in(&swap, &groups, &mmu, slots[3], false), None);
+    assert!(!take_back(&groups, &mmu, swap.release(slots[2])));
     assert_eq!(swap.file_pages(), 4);
     own.clone().for_each(|page| swap.free_spot(Spot::whole(page)));
-    let kept = swap.release_keeping(slots[1], false).1;
+    let kept = come_in(&swap, &groups, &mmu, slots[1], false);
     assert_eq!(kept, Some(Place::File(Spot::whole(1))), "the ancestor has it for as long as this lives");
     assert_eq!((swap.file_pages(), swap.used()), (0, 1));
 }
