@@ -20,6 +20,10 @@ use std::sync::{Arc, OnceLock};
 /// divided by this.
 const PART_WITHOUT: u64 = 16;
 
+/// How often, at most, the last process looks whether children that are about to end have ended: once in a
+/// millisecond.
+const LOOKS: u32 = 10;
+
 static MEMBER: OnceLock<Arc<Member>> = OnceLock::new();
 /// The table's file, for [`ends`], which may not allocate.
 static PATH: OnceLock<CString> = OnceLock::new();
@@ -90,10 +94,20 @@ pub fn came_back(left: bool) {
 pub fn ends() {
     let Some(member) = member() else { return };
     member.ends();
-    if let Some(path) = PATH.get().filter(|_| member.is_last() && !has_living_children()) {
-        // SAFETY: the path is a string. Mappings of the file stay whole.
-        unsafe { sys::system_call(libc::SYS_unlink, path.as_ptr()) };
+    let Some(path) = PATH.get().filter(|_| member.is_last()) else { return };
+    // A child that is about to end may have seen this process alive, and so have left the file.
+    let mut looks = 0;
+    while has_living_children() {
+        if looks == LOOKS || !member.another_ends() {
+            return;
+        }
+        looks += 1;
+        let pause = libc::timespec { tv_sec: 0, tv_nsec: 1_000_000 };
+        // SAFETY: the kernel reads the time, and stores nothing where it gets no address.
+        unsafe { sys::system_call(libc::SYS_nanosleep, &raw const pause, std::ptr::null_mut::<u8>()) };
     }
+    // SAFETY: the path is a string. Mappings of the file stay whole.
+    unsafe { sys::system_call(libc::SYS_unlink, path.as_ptr()) };
 }
 
 /// Whether this process has children that are no zombies. A child that was just made, or that has just

@@ -443,6 +443,8 @@ impl<'a, P: Platform> Handler<'a, P> {
             self.core.groups.starving.note_fed();
         } else {
             self.core.groups.starving.note();
+            drop(waiting);
+            self.core.tell_of_min();
         }
     }
 

@@ -3,7 +3,7 @@
 
 use super::Faults;
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
-use crate::group::{GroupEvent, OverLimit};
+use crate::group::{GroupEvent, GroupId, OverLimit};
 use crate::page::Parked;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
@@ -34,6 +34,17 @@ impl<P: Platform> Faults<P> {
         match self.config.hooks.report {
             Some(report) => report(line),
             None => eprintln!("elbowroom: {line}"),
+        }
+    }
+
+    /// Reports, once, that groups give what their `min` protects.
+    pub(crate) fn tell_of_min(&self) {
+        let is_protected = || self.groups.protected_below(GroupId::ROOT).iter().any(|group| group.min > 0);
+        if self.groups.starving.takes_min_first() && is_protected() {
+            self.report(
+                "memory is full of what the min of groups protects, and an access waits for a page: groups give \
+                 below their min now. Their min together should leave more of the budget",
+            );
         }
     }
 

@@ -33,8 +33,9 @@ pub use self::stat::{GroupEvent, GroupStats, Kind, KindStats, SwapStats};
 pub use self::swap::{Payer, Purpose, SwapGroup};
 use self::tree::Tree;
 pub use self::tree::{Group, Protected};
+use crate::config::{MIN_GIVES, MIN_HOLDS};
 use elbowroom_machine::{Extent, Mmu};
-use elbowroom_sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Lines, LockClass, LockStats, Mutant, Mutex, PerThread, thread};
 use std::fmt::{self, Display, Formatter};
@@ -168,11 +169,16 @@ pub struct Starving {
     born: Instant,
     /// When that time began, in nanoseconds since `born`; 0: no fault waits.
     since: AtomicU64,
+    /// Until when groups give what their `min` protects, in nanoseconds since `born`.
+    min_gives_until: AtomicU64,
+    /// Whether it was told that they do.
+    told_of_min: AtomicBool,
 }
 
 impl Starving {
     fn new() -> Self {
-        Self { born: Instant::now(), since: AtomicU64::new(0) }
+        let (since, min_gives_until) = (AtomicU64::new(0), AtomicU64::new(0));
+        Self { born: Instant::now(), since, min_gives_until, told_of_min: AtomicBool::new(false) }
     }
 
     /// Notes that a fault waits for memory: the time begins now, if no fault waited before.
@@ -192,6 +198,21 @@ impl Starving {
             0 => Duration::ZERO,
             since => self.born.elapsed().saturating_sub(Duration::from_nanos(since)),
         }
+    }
+
+    /// Whether groups are to give what their `min` protects, as a last resort: faults have waited for
+    /// [`MIN_HOLDS`] without any getting memory, or had done so within the last [`MIN_GIVES`].
+    pub fn takes_min(&self) -> bool {
+        let (now, until) = (self.born.elapsed(), &self.min_gives_until);
+        if self.time() > MIN_HOLDS {
+            until.store((now + MIN_GIVES).as_nanos() as u64, Ordering::Relaxed);
+        }
+        (now.as_nanos() as u64) < until.load(Ordering::Relaxed)
+    }
+
+    /// Whether groups give what their `min` protects, for the first time.
+    pub fn takes_min_first(&self) -> bool {
+        self.takes_min() && !self.told_of_min.swap(true, Ordering::Relaxed)
     }
 }
 

@@ -528,6 +528,11 @@ impl Member {
         !self.is_apart.load(Ordering::Relaxed) && !self.tree.has_others(self.pid.load(Ordering::Relaxed))
     }
 
+    /// Whether another process of the run is about to end. Allocates nothing.
+    pub fn another_ends(&self) -> bool {
+        self.tree.other_exists(self.pid.load(Ordering::Relaxed), true)
+    }
+
     /// Counts the process's memory again after [`Member::leave_memory`]: exec has failed.
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);

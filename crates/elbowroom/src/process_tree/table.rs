@@ -472,8 +472,14 @@ impl ProcessTree {
     /// Whether a process of the run other than `own` exists, if only as a zombie, that was killed or still
     /// has to look whether it is the last one. Allocates nothing.
     pub(super) fn has_others(&self, own: u32) -> bool {
-        let mut looks = self.rows().filter(|row| self.row(*row, row::ENDS).load(Ordering::SeqCst) == 0);
-        looks.any(|row| {
+        self.other_exists(own, false)
+    }
+
+    /// Whether a process of the run other than `own` exists that ends or, if not `ends`, that does not.
+    /// Allocates nothing.
+    pub(super) fn other_exists(&self, own: u32, ends: bool) -> bool {
+        let at_end = |row: &usize| self.row(*row, row::ENDS).load(Ordering::SeqCst) != 0;
+        self.rows().filter(|row| at_end(row) == ends).any(|row| {
             let pid = self.owner(row);
             pid != 0 && pid != own && process_exists(pid)
         })

@@ -24,6 +24,8 @@ enum Spared {
     Low,
     /// Only groups within their `min`. Linux: `memcg_low_reclaim`.
     Min,
+    /// None.
+    Nothing,
 }
 
 /// What is to become less: the use of a group, with the groups below it.
@@ -79,7 +81,10 @@ impl<'a, P: Platform> Scan<'a, P> {
 
     /// Frees about `want` pages; returns how many.
     pub(super) fn shrink(&self, want: usize) -> usize {
-        for spared in [Spared::Low, Spared::Min] {
+        for spared in [Spared::Low, Spared::Min, Spared::Nothing] {
+            if spared == Spared::Nothing && !self.takes_min() {
+                break;
+            }
             let (mut freed, skipped) = self.shrink_inactive(want, spared);
             if freed == 0 && !self.reclaim.is_writing_enough() && self.deactivate(want, spared) {
                 freed = self.shrink_inactive(want, spared).0;
@@ -91,8 +96,14 @@ impl<'a, P: Platform> Scan<'a, P> {
         0
     }
 
+    /// Whether groups give what their `min` protects, as the last resort: the process would end otherwise. Not
+    /// for the limit of a group: its own groups are within it.
+    fn takes_min(&self) -> bool {
+        self.target.group == GroupId::ROOT && self.reclaim.groups.starving.takes_min()
+    }
+
     /// Frees about `want` pages from the inactive and standby lists. Returns how many, and whether groups
-    /// were left alone since they are within their `low`.
+    /// were left alone since they are within their protection.
     fn shrink_inactive(&self, want: usize, spared: Spared) -> (usize, bool) {
         let (mut freed, (mut sources, skipped)) = (0, self.sources(spared));
         while freed < want && !self.reclaim.is_writing_enough() {
@@ -110,7 +121,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     }
 
     /// The lists that have pages and may give some, and whether groups were left alone since they are
-    /// within their `low`.
+    /// within their protection.
     fn sources(&self, spared: Spared) -> (Vec<Source<'a>>, bool) {
         let (reclaim, mut skipped) = (self.reclaim, false);
         let mut sources = Vec::new();
@@ -121,7 +132,8 @@ impl<'a, P: Platform> Scan<'a, P> {
         let weights = cost::look(reclaim, target, &within).weights(swappiness);
         for Protected { group, usage, min, low } in all {
             let within = |protection: u64| protection > 0 && protection >= usage;
-            if within(min) {
+            if within(min) && spared != Spared::Nothing {
+                skipped |= usage > 0;
                 continue;
             }
             let lists = Kind::ALL.map(|kind| (kind, reclaim.lists.at(group, kind)));
@@ -137,7 +149,11 @@ impl<'a, P: Platform> Scan<'a, P> {
                 }
                 reclaim.groups.count(group, GroupEvent::Low, 1);
             }
-            let protection = if spared == Spared::Low { min.max(low) } else { min };
+            let protection = match spared {
+                Spared::Low => min.max(low),
+                Spared::Min => min,
+                Spared::Nothing => 0,
+            };
             let part = match usage.max(protection) {
                 0 => WHOLE,
                 all => WHOLE - (u128::from(WHOLE) * u128::from(protection) / u128::from(all)) as u64,

@@ -1,5 +1,5 @@
 //! What groups promise, by the meaning of the kernel's own tests (tools/testing/selftests/cgroup,
-//! test_memcontrol.c), on the soft MMU.
+//! test_memcontrol.c), on the soft MMU. Sizes are a fourth of theirs, but for protection.
 
 mod swap;
 
@@ -11,7 +11,9 @@ use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
 
 /// The kernel's tests have megabytes.
-const UNIT: u64 = 1 << 20;
+const UNIT: u64 = 1 << 18;
+/// So many units are one of the kernel's.
+const FULL: u64 = 4;
 
 fn manager(units: u64, swap: u64) -> Manager<Soft> {
     Manager::start_on(Config { swap: swap * UNIT, ..Config::with_memory(units * UNIT + (2 << 20)) }).unwrap()
@@ -72,18 +74,20 @@ fn stats(manager: &Manager<Soft>, group: GroupId) -> GroupStats {
 
 /// The kernel's `test_memcg_protection`. `protect`: sets what a group asks for.
 fn protection(protect: impl Fn(&mut Limits, u64)) -> [GroupStats; 5] {
-    let manager = manager(400, 0);
+    let manager = manager(FULL * 400, 0);
     let groups = manager.groups();
-    let with =
-        |parent, asks: u64| groups.create(parent, &limits(|limits| protect(limits, asks * UNIT))).unwrap();
-    let above = groups.create(GroupId::ROOT, &limits(|limits| limits.max = 200 * UNIT)).unwrap();
+    let with = |parent, asks: u64| {
+        groups.create(parent, &limits(|limits| protect(limits, asks * FULL * UNIT))).unwrap()
+    };
+    let above = groups.create(GroupId::ROOT, &limits(|limits| limits.max = FULL * 200 * UNIT)).unwrap();
     let middle = with(above, 50);
     let children = [75, 25, 0, 500].map(|asks| with(middle, asks));
-    let caches: Vec<_> = children[..3].iter().map(|group| Cached::new(&manager, *group, 50)).collect();
+    let caches: Vec<_> = children[..3].iter().map(|group| Cached::new(&manager, *group, FULL * 50)).collect();
     caches.iter().for_each(Cached::read);
     let sibling = groups.create(above, &Limits::default()).unwrap();
-    let _pressure = anonymous(&manager, sibling, 150);
-    let used = |group| units(stats(&manager, group).usage_bytes);
+    let _pressure = anonymous(&manager, sibling, FULL * 150);
+    let full = |bytes: u64| units(bytes) / FULL as f64;
+    let used = |group| full(stats(&manager, group).usage_bytes);
     let all = [middle, children[0], children[1], children[2], children[3]];
     assert!(used(above) <= 200.0);
     for (group, expected) in all.into_iter().zip([50.0, 29.0, 21.0, 0.0, 0.0]) {
@@ -93,13 +97,8 @@ fn protection(protect: impl Fn(&mut Limits, u64)) -> [GroupStats; 5] {
     }
     let all = all.map(|group| stats(&manager, group));
     // On request a group is reclaimed from below its own protection.
-    let freed = groups.reclaim(children[0], 19 * UNIT).unwrap();
-    assert!(
-        units(freed) >= 19.0 && used(children[0]) < 12.0,
-        "{} freed, {}",
-        units(freed),
-        used(children[0])
-    );
+    let freed = groups.reclaim(children[0], FULL * 19 * UNIT).unwrap();
+    assert!(full(freed) >= 19.0 && used(children[0]) < 12.0, "{} freed, {}", full(freed), used(children[0]));
     all
 }
 
@@ -120,7 +119,7 @@ fn low_is_divided_as_min_is() {
 fn low_gives_way_where_min_does_not() {
     for by_min in [false, true] {
         let config =
-            Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(64 << 20) };
+            Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(18 << 20) };
         let manager = Manager::<Soft>::start_on(Config {
             hooks: Hooks { report: Some(|_| ()), ..Hooks::default() },
             ..config
@@ -152,6 +151,20 @@ fn low_gives_way_where_min_does_not() {
         }
         let end = stats(&manager, kept_group);
         assert_eq!((end.low > 0, failed), (!by_min, by_min));
+    }
+}
+
+/// Of one process: its own groups are protected from each other, but not at the price of its end.
+#[test]
+fn memory_that_is_full_of_what_min_protects_is_given_at_last() {
+    let hooks = Hooks { report: Some(|_| ()), ..Hooks::default() };
+    let manager =
+        Manager::<Soft>::start_on(Config { hooks, swap: 64 << 20, ..Config::with_memory(16 << 20) }).unwrap();
+    let group = manager.groups().create(GroupId::ROOT, &limits(|limits| limits.min = 64 << 20)).unwrap();
+    let (space, start) = anonymous(&manager, group, 96);
+    let cpu = space.cpu();
+    for page in 0..(96 * UNIT) as usize / PAGE_SIZE {
+        assert_eq!(cpu.read_u64(start + page * PAGE_SIZE), Ok(page as u64 + 1));
     }
 }
 
