@@ -88,9 +88,11 @@ fn groups_inside_of_a_process_are_seen_and_changed() {
     let said = done(&["ctl", "set", &format!("{id}/data"), "max=40M"]);
     assert!(said.starts_with(&format!("group {id}/data: max 40 MiB (was -), ")), "{said}");
     assert!(figure(&one(), "usage_bytes") <= 40 * MIB, "{}", one());
+    let before = figure(&one(), "usage_bytes");
     let said = done(&["ctl", "reclaim", &group, "16M"]);
-    assert!(said.starts_with(&format!("group {group}: 16")) && said.ends_with(" used\n"), "{said}");
-    assert!(figure(&one(), "usage_bytes") <= 24 * MIB + MIB, "{}", one());
+    assert!(said.starts_with(&format!("group {group}: ")) && said.ends_with(" used\n"), "{said}");
+    let after = figure(&one(), "usage_bytes");
+    assert!(after <= before - 16 * MIB && after >= MIB, "{before} {after}");
     done(&["ctl", &id, "set", "data", "max=none"]);
     for change in ["high=128M", "low=8M", "min=4M"] {
         done(&["ctl", "set", &group, change]);

@@ -86,7 +86,8 @@ pub fn command(main_pid: u32, snapshot: &TreeSnapshot) -> String {
 pub fn printable(text: &str) -> String {
     // The others change the direction of the text after them.
     let is_obeyed = |c: char| {
-        c.is_control() || matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
+        c.is_control()
+            || matches!(c, '\u{200E}' | '\u{200F}' | '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}')
     };
     text.chars().map(|c| if is_obeyed(c) { '?' } else { c }).collect()
 }

@@ -30,6 +30,9 @@ use std::collections::HashMap;
 /// Attempts in a row that may free nothing, before a request has failed.
 const RETRIES: usize = 16;
 
+/// How often in a row it is waited for pages that are on their way to the swap file.
+const WAITS: usize = 40;
+
 /// Tells the other processes of the run what this one has counted so far, and what it shows of itself.
 pub(super) fn note<P: Platform>(core: &Spaces<P>) {
     if let Some(member) = &core.config.member {
@@ -174,7 +177,7 @@ fn reclaim<P: Platform>(
         // Pages that are on their way to the swap file are freed when they are there: if more were sent
         // before, too many would go out. Others' pages may keep the file busy for ever, so the wait has a
         // bound.
-        if core.to_write.own() > 0 && waits < RETRIES {
+        if core.to_write.own() > 0 && waits < WAITS {
             waits += 1;
             pause(Cause::Frames, DELAY);
             continue;
