@@ -372,13 +372,6 @@ impl Groups {
         group.usage.pages().saturating_sub(group.limits.max())
     }
 
-    /// How many pages a group uses, with the groups below it. What threads have in stock is given back
-    /// before.
-    pub fn used_pages(&self, id: GroupId) -> u64 {
-        self.drain(id.index());
-        self.of(id).usage.pages()
-    }
-
     /// The nearest group, from `group` on upwards, that uses more than its `high`, with its usage and its
     /// `high`, in pages.
     pub fn over_high(&self, group: GroupId) -> Option<(GroupId, [u64; 2])> {

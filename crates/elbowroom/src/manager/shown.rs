@@ -37,7 +37,7 @@ const WAITS: usize = 40;
 pub(super) fn note<P: Platform>(core: &Spaces<P>) {
     if let Some(member) = &core.config.member {
         core.swap.quota.settle(core.swap.used());
-        member.note_gauges(&gauges(core));
+        gauges(core).note(member);
         member.note_use(&counted(core));
     }
 }
@@ -106,12 +106,11 @@ fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
     let until = Instant::now() + GIVE_BOUND;
     let groups: HashMap<u64, GroupId> =
         core.groups.all_stats().into_iter().map(|(group, _)| (group.key(), group)).collect();
-    let used_bytes = |group: GroupId| core.groups.used_pages(group) << PAGE_SHIFT;
     let act = |key: u64, request: GroupRequest, began_bytes: Option<u64>| {
         let Some(group) = groups.get(&key) else { return (0, 0, failed(Errno::NOENT)) };
-        let began_bytes = began_bytes.unwrap_or_else(|| used_bytes(*group));
+        let began_bytes = began_bytes.unwrap_or_else(|| used_bytes(core, *group));
         let progress = act(core, *group, request, began_bytes, until);
-        (began_bytes, used_bytes(*group), progress)
+        (began_bytes, used_bytes(core, *group), progress)
     };
     let used = |key: u64| {
         let group = *groups.get(&key)?;
@@ -123,6 +122,11 @@ fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
 
 fn failed(errno: Errno) -> Progress {
     Progress::Done(u64::from(errno.raw_os_error().unsigned_abs()))
+}
+
+/// Bytes that a group uses, with the groups below it.
+fn used_bytes<P: Platform>(core: &Spaces<P>, group: GroupId) -> u64 {
+    core.groups.stats(group).map_or(0, |stats| stats.usage_bytes)
 }
 
 /// Begins or goes on with what is requested of a group; `began_bytes`: what the group used when it was begun.
@@ -140,8 +144,9 @@ fn act<P: Platform>(
         GroupRequest::Low(low) => Limits { low, ..before },
         GroupRequest::Min(min) => Limits { min, ..before },
         GroupRequest::Reclaim(bytes) => {
-            let target = began_bytes.saturating_sub(bytes) >> PAGE_SHIFT;
-            return reclaim(core, group, until, || core.groups.used_pages(group).saturating_sub(target));
+            let target = began_bytes.saturating_sub(bytes);
+            let beyond = || used_bytes(core, group).saturating_sub(target) >> PAGE_SHIFT;
+            return reclaim(core, group, until, beyond);
         }
     };
     if let Err(errno) = core.groups.set_limits(group, &limits) {

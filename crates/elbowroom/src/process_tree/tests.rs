@@ -291,7 +291,7 @@ fn a_row_has_what_the_process_shows_of_itself() {
     };
     for stalled_for in [gauges.stalled_for, Some((StalledFor::Memory { address: 13 }, 14)), None] {
         let gauges = ProcessGauges { stalled_for, ..gauges };
-        member.note_gauges(&gauges);
+        gauges.note(&member);
         assert_eq!(tree.snapshot().rows[0].gauges, gauges);
     }
     // The next process with the row has nothing of it.
