@@ -88,9 +88,11 @@ fn groups_inside_of_a_process_are_seen_and_changed() {
     let said = done(&["ctl", "set", &format!("{id}/data"), "max=40M"]);
     assert!(said.starts_with(&format!("group {id}/data: max 40 MiB (was -), ")), "{said}");
     assert!(figure(&one(), "usage_bytes") <= 40 * MIB, "{}", one());
+    let before = figure(&one(), "usage_bytes");
     let said = done(&["ctl", "reclaim", &group, "16M"]);
-    assert!(said.starts_with(&format!("group {group}: 16")) && said.ends_with(" used\n"), "{said}");
-    assert!(figure(&one(), "usage_bytes") <= 24 * MIB + MIB, "{}", one());
+    assert!(said.starts_with(&format!("group {group}: ")) && said.ends_with(" used\n"), "{said}");
+    let after = figure(&one(), "usage_bytes");
+    assert!(after <= before - 16 * MIB && after >= MIB, "{before} {after}");
     done(&["ctl", &id, "set", "data", "max=none"]);
     for change in ["high=128M", "low=8M", "min=4M"] {
         done(&["ctl", "set", &group, change]);
@@ -120,7 +122,7 @@ fn groups_inside_of_a_process_are_seen_and_changed() {
 #[test]
 fn a_name_stands_for_the_groups_of_all_processes() {
     let scratch = Scratch::new();
-    let script = "$KEEPS 32 still & $KEEPS 40 still & trap 'kill $(jobs -p)' TERM; wait; wait";
+    let script = "$KEEPS 32 still & a=$!; $KEEPS 40 still & b=$!; trap \"kill $a $b\" TERM; wait; wait";
     let running = starts(script, SPEC, &["--memory", "256M", "--swap", "512M"], &scratch);
     let id = running.id().to_string();
     let usages =
@@ -178,22 +180,19 @@ fn pressure_and_tiers_are_seen() {
 #[test]
 fn the_file_that_stalls_is_named() {
     let scratch = Scratch::new();
-    let files = ["first.bin", "second.data"].map(|name| scratch.file(name));
-    let command = Command::new(program("groups")).args([&files[0], &files[1], "96"]);
+    let file = scratch.file("tokens.bin");
+    let command = Command::new(program("rereads")).args([&file, "64"]).variant(Variant::bare());
     let options = ["--memory", "16M", "--swap", "0"];
-    let running = command.variant(Variant::bare()).run_options(&options).maybe_unmanaged().start();
+    let mut running = command.run_options(&options).maybe_unmanaged().start();
+    running.wait_for_line("ready");
     let id = running.id().to_string();
-    let mut seen = Value::Null;
-    wait_until("no file stalls", || {
-        let outcome = Command::new(elbowroom_exe()).args(["top", &id, "--once", "--json"]).run();
-        assert!(!outcome.stderr.contains("has ended"), "the program was too fast: {seen}");
-        seen = serde_json::from_str(&outcome.stdout).unwrap_or_default();
-        let path = seen["rows"][0]["stalls"]["path"].as_str();
-        path.is_some_and(|path| files.iter().any(|file| file == path))
-    });
-    let pressure = &seen["rows"][0]["pressure"];
-    assert!(pressure["file_read_us"].as_u64() > Some(0), "{seen}");
-    drop(running);
+    let row = || json(&["top", &id, "--once", "--json"])["rows"][0].clone();
+    wait_until("no file stalls", || row()["stalls"]["path"].as_str().is_some_and(|path| path == file));
+    let row = row();
+    assert!(row["pressure"]["file_read_us"].as_u64() > Some(0), "{row}");
+    assert!(done(&["top", &id, "--once"]).contains(" read tokens.bin\n"));
+    running.signal(Signal::TERM);
+    running.finish().success();
 }
 
 #[test]
@@ -209,7 +208,7 @@ fn a_high_that_cannot_be_kept_is_said_once() {
     assert!(row["high_stuck"].as_u64() > Some(4), "{row}");
     running.signal(Signal::TERM);
     let outcome = running.finish().success();
-    let said = format!("elbowroom: keeps (pid {id}): group data has 4");
+    let said = format!("elbowroom: keeps (pid {id}): group data has ");
     assert_eq!(outcome.stderr.matches(&said).count(), 1, "{}", outcome.report());
     assert!(outcome.stderr.contains(", more than its high of 8.0 MiB, and nothing"), "{}", outcome.report());
 }

@@ -11,8 +11,8 @@ use elbowroom_machine::Errno;
 use elbowroom_options::size::{Exact, Shown};
 use serde::Serialize;
 
+use super::wait;
 use super::words::{GroupName, Limit};
-use super::{BOUND, wait};
 use crate::failure::{Failure, NOT_DONE};
 use crate::runs::{Run, milliseconds, printable};
 
@@ -269,17 +269,10 @@ pub fn reclaim(run: &Run, groups: &[GroupRow], bytes: u64) -> Result<String, Fai
         let why = format!("{} processes have such a group; name one with its process:{list}", groups.len());
         return Err(Failure::new(NOT_DONE, why));
     };
-    let (began, name, mut freed) = (Instant::now(), name(group), 0);
-    // A process gives up while pages are being written. They can be freed a little later.
-    let last = loop {
-        let answer = request(run, group, GroupRequest::Reclaim(bytes.saturating_sub(freed)))?;
-        freed = freed.saturating_add(answer.freed_bytes);
-        if answer.errno != errno_of(Errno::BUSY) || freed >= bytes || began.elapsed() > BOUND {
-            break answer.errno;
-        }
-    };
-    let done = format!("group {name}: {} reclaimed, {} used", Shown(freed), used(run, group));
-    match last {
+    let name = name(group);
+    let answer = request(run, group, GroupRequest::Reclaim(bytes))?;
+    let done = format!("group {name}: {} reclaimed, {} used", Shown(answer.freed_bytes), used(run, group));
+    match answer.errno {
         0 => Ok(done + "\n"),
         errno if errno == errno_of(Errno::BUSY) => {
             let why = format!("{done}: nothing more of it can be reclaimed now");

@@ -21,7 +21,7 @@ use crate::process_tree::{
 use crate::quiet::Rester;
 use crate::space::Spaces;
 use crate::stats::Event;
-use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_machine::{Errno, PAGE_SHIFT};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, Awaited, LockClass};
@@ -30,11 +30,14 @@ use std::collections::HashMap;
 /// Attempts in a row that may free nothing, before a request has failed.
 const RETRIES: usize = 16;
 
+/// How often in a row it is waited for pages that are on their way to the swap file.
+const WAITS: usize = 40;
+
 /// Tells the other processes of the run what this one has counted so far, and what it shows of itself.
 pub(super) fn note<P: Platform>(core: &Spaces<P>) {
     if let Some(member) = &core.config.member {
         core.swap.quota.settle(core.swap.used());
-        member.note_gauges(&gauges(core));
+        gauges(core).note(member);
         member.note_use(&counted(core));
     }
 }
@@ -103,9 +106,11 @@ fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
     let until = Instant::now() + GIVE_BOUND;
     let groups: HashMap<u64, GroupId> =
         core.groups.all_stats().into_iter().map(|(group, _)| (group.key(), group)).collect();
-    let act = |key: u64, request: GroupRequest, freed: u64| match groups.get(&key) {
-        Some(group) => act(core, *group, request, freed, until),
-        None => failed(Errno::NOENT),
+    let act = |key: u64, request: GroupRequest, began_bytes: Option<u64>| {
+        let Some(group) = groups.get(&key) else { return (0, 0, failed(Errno::NOENT)) };
+        let began_bytes = began_bytes.unwrap_or_else(|| used_bytes(core, *group));
+        let progress = act(core, *group, request, began_bytes, until);
+        (began_bytes, used_bytes(core, *group), progress)
     };
     let used = |key: u64| {
         let group = *groups.get(&key)?;
@@ -115,19 +120,23 @@ fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
     member.groups().serve(act, used);
 }
 
-fn failed(errno: Errno) -> (u64, Progress) {
-    (0, Progress::Done(u64::from(errno.raw_os_error().unsigned_abs())))
+fn failed(errno: Errno) -> Progress {
+    Progress::Done(u64::from(errno.raw_os_error().unsigned_abs()))
 }
 
-/// Begins or goes on with what is requested of a group; `freed` bytes were reclaimed for it before. Gives the
-/// bytes that were reclaimed now.
+/// Bytes that a group uses, with the groups below it.
+fn used_bytes<P: Platform>(core: &Spaces<P>, group: GroupId) -> u64 {
+    core.groups.stats(group).map_or(0, |stats| stats.usage_bytes)
+}
+
+/// Begins or goes on with what is requested of a group; `began_bytes`: what the group used when it was begun.
 fn act<P: Platform>(
     core: &Arc<Spaces<P>>,
     group: GroupId,
     request: GroupRequest,
-    freed: u64,
+    began_bytes: u64,
     until: Instant,
-) -> (u64, Progress) {
+) -> Progress {
     let before = core.groups.limits(group);
     let limits = match request {
         GroupRequest::Max(max) => Limits { max, ..before },
@@ -135,50 +144,58 @@ fn act<P: Platform>(
         GroupRequest::Low(low) => Limits { low, ..before },
         GroupRequest::Min(min) => Limits { min, ..before },
         GroupRequest::Reclaim(bytes) => {
-            let wanted = || bytes.saturating_sub(freed).div_ceil(PAGE_SIZE as u64);
-            return reclaim(core, group, until, |now| wanted().saturating_sub(now));
+            let target = began_bytes.saturating_sub(bytes);
+            let beyond = || used_bytes(core, group).saturating_sub(target) >> PAGE_SHIFT;
+            return reclaim(core, group, until, beyond);
         }
     };
     if let Err(errno) = core.groups.set_limits(group, &limits) {
         return failed(errno);
     }
     match request {
-        GroupRequest::Max(_) => reclaim(core, group, until, |_| core.groups.beyond_max(group)),
-        _ => (0, Progress::Done(0)),
+        GroupRequest::Max(_) => reclaim(core, group, until, || core.groups.beyond_max(group)),
+        _ => Progress::Done(0),
     }
 }
 
-/// Reclaims pages of a group until `wanted`, which has how many pages were freed now, wants no more, or until
-/// a moment. Gives the bytes that were freed.
+/// Reclaims pages of a group until `wanted`, which says how many are to be reclaimed still, wants no more, or
+/// until a moment.
 fn reclaim<P: Platform>(
     core: &Arc<Spaces<P>>,
     group: GroupId,
     until: Instant,
-    wanted: impl Fn(u64) -> u64,
-) -> (u64, Progress) {
-    let (mut freed, mut failures) = (0, 0);
-    let progress = loop {
-        let want = wanted(freed);
+    wanted: impl Fn() -> u64,
+) -> Progress {
+    let (mut failures, mut waits) = (0, 0);
+    loop {
+        let want = wanted();
         if want == 0 {
-            break Progress::Done(0);
+            return Progress::Done(0);
         }
         if failures == RETRIES {
-            break Progress::Done(u64::from(Errno::BUSY.raw_os_error().unsigned_abs()));
+            return Progress::Done(u64::from(Errno::BUSY.raw_os_error().unsigned_abs()));
         }
         let is_interrupted = core.stop.load(Ordering::Acquire) || core.quiet.is_wanted(Rester::Helper);
         if Instant::now() > until || is_interrupted {
-            break Progress::Begun;
+            return Progress::Begun;
+        }
+        // Pages that are on their way to the swap file are freed when they are there: if more were sent
+        // before, too many would go out. Others' pages may keep the file busy for ever, so the wait has a
+        // bound.
+        if core.to_write.own() > 0 && waits < WAITS {
+            waits += 1;
+            pause(Cause::Frames, DELAY);
+            continue;
         }
         let ready = Ready::default();
         let some = core.shrink(group, (want as usize).min(core.tuning().reclaim_batch_pages), &ready);
         core.dispatch(ready.take());
-        freed += some as u64;
-        if some == 0 {
+        waits = 0;
+        if some == 0 && core.to_write.own() == 0 {
             failures += 1;
             pause(Cause::Frames, DELAY);
         }
-    };
-    (freed << PAGE_SHIFT, progress)
+    }
 }
 
 fn used(stats: &GroupStats, figures: &PressureUse) -> GroupUse {

@@ -167,7 +167,7 @@ impl GroupRequest {
 pub struct GroupAnswer {
     /// An errno value. 0: it is done. EBUSY: too little could be reclaimed.
     pub errno: u64,
-    /// Bytes that were reclaimed for it.
+    /// By how many bytes the group uses less than when it was begun.
     pub freed_bytes: u64,
 }
 
@@ -285,6 +285,7 @@ impl<'t> GroupTable<'t> {
         self.0.group(of.at, group::WHAT).store(what, Ordering::Relaxed);
         self.0.group(of.at, group::BYTES).store(bytes, Ordering::Relaxed);
         self.0.group(of.at, group::FREED).store(0, Ordering::Relaxed);
+        self.0.group(of.at, group::BEGAN).store(0, Ordering::Relaxed);
         self.0.group(of.at, group::STATE).store(ASKED, Ordering::Release);
         self.ask(of.pid)
     }
@@ -309,20 +310,26 @@ impl<'t> GroupTable<'t> {
         word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Does what is requested of a group. `act` has the request, and how many bytes were reclaimed for it
-    /// before; it gives how many it has reclaimed, and whether that is all. `true`: it is not all.
-    pub(super) fn serve(&self, at: usize, act: impl FnOnce(GroupRequest, u64) -> (u64, Progress)) -> bool {
+    /// Does what is requested of a group. `act` has the request, and what the group used when it was begun,
+    /// in bytes (`None`: it begins now). It gives that figure, the use now, and whether that is all. `true`:
+    /// it is not all.
+    pub(super) fn serve(
+        &self,
+        at: usize,
+        act: impl FnOnce(GroupRequest, Option<u64>) -> (u64, u64, Progress),
+    ) -> bool {
         let word = |word| self.0.group(at, word);
         if word(group::STATE).load(Ordering::Acquire) != ASKED {
             return false;
         }
-        let [what, bytes, freed] =
-            [group::WHAT, group::BYTES, group::FREED].map(|at| word(at).load(Ordering::Relaxed));
-        let (more, progress) = match GroupRequest::of([what, bytes]) {
-            Some(request) => act(request, freed),
-            None => (0, Progress::Done(u64::from(elbowroom_machine::Errno::INVAL.raw_os_error() as u32))),
+        let [what, bytes, began] =
+            [group::WHAT, group::BYTES, group::BEGAN].map(|at| word(at).load(Ordering::Relaxed));
+        let (began, now, progress) = match GroupRequest::of([what, bytes]) {
+            Some(request) => act(request, began.checked_sub(1)),
+            None => (0, 0, Progress::Done(u64::from(elbowroom_machine::Errno::INVAL.raw_os_error() as u32))),
         };
-        word(group::FREED).store(freed.saturating_add(more), Ordering::Relaxed);
+        word(group::BEGAN).store(began.saturating_add(1), Ordering::Relaxed);
+        word(group::FREED).store(began.saturating_sub(now), Ordering::Relaxed);
         if let Progress::Done(errno) = progress {
             word(group::RESULT).store(errno, Ordering::Relaxed);
             // The request may have been given up meanwhile.
@@ -407,12 +414,11 @@ impl<'m> OwnGroups<'m> {
     }
 
     /// Does what other processes request of the groups, and notes their figures. `act` has the key of a
-    /// group, the request, and how many bytes were reclaimed for it before; it gives how many it has
-    /// reclaimed, and whether that is all. `used` has the figures of a group. If there is more to do, this
-    /// process is asked again.
+    /// group, and the rest as [`GroupTable`] gives it. `used` has the figures of a group. If there is more to
+    /// do, this process is asked again.
     pub(crate) fn serve(
         &self,
-        act: impl Fn(u64, GroupRequest, u64) -> (u64, Progress),
+        act: impl Fn(u64, GroupRequest, Option<u64>) -> (u64, u64, Progress),
         used: impl Fn(u64) -> Option<GroupUse>,
     ) {
         self.take_rows();
@@ -423,7 +429,7 @@ impl<'m> OwnGroups<'m> {
         for group in groups {
             let at = group.row.load(Ordering::Relaxed);
             if table.is_of(at, row, self.pid, group.key) {
-                is_more |= table.serve(at, |request, freed| act(group.key, request, freed));
+                is_more |= table.serve(at, |request, began| act(group.key, request, began));
                 if let Some(used) = used(group.key) {
                     table.note(at, &used);
                 }

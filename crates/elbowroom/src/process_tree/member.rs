@@ -445,13 +445,6 @@ impl Member {
         OwnGroups::new(&self.groups, &self.tree, row, pid)
     }
 
-    /// Writes into the row what the process shows of itself.
-    pub(crate) fn note_gauges(&self, gauges: &ProcessGauges) {
-        if let Some(row) = self.own_row() {
-            self.tree.note_gauges(row, gauges);
-        }
-    }
-
     /// Writes into the row what the process has counted so far, and its cost: the rate of refaults and
     /// swap-ins. Frees the rows of processes that are gone.
     pub fn note_use(&self, used: &ProcessUse) {
@@ -537,6 +530,15 @@ impl Member {
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);
         self.charge(0);
+    }
+}
+
+impl ProcessGauges {
+    /// Writes the figures into the row of this process.
+    pub(crate) fn note(&self, member: &Member) {
+        if let Some(row) = member.own_row() {
+            member.tree.note_gauges(row, self);
+        }
     }
 }
 

@@ -135,10 +135,12 @@ pub(super) mod group {
     /// What is requested, and how many bytes of it.
     pub(in crate::process_tree) const WHAT: usize = 42;
     pub(in crate::process_tree) const BYTES: usize = 43;
-    /// Bytes that were reclaimed for the request.
+    /// By how many bytes the group uses less since the request was begun.
     pub(in crate::process_tree) const FREED: usize = 44;
     /// What came of it: an errno value, or 0.
     pub(in crate::process_tree) const RESULT: usize = 45;
+    /// What the group used when the request was begun, in bytes, and 1; 0: it was not begun.
+    pub(in crate::process_tree) const BEGAN: usize = 46;
 }
 
 // What has several words has room for them.

@@ -291,7 +291,7 @@ fn a_row_has_what_the_process_shows_of_itself() {
     };
     for stalled_for in [gauges.stalled_for, Some((StalledFor::Memory { address: 13 }, 14)), None] {
         let gauges = ProcessGauges { stalled_for, ..gauges };
-        member.note_gauges(&gauges);
+        gauges.note(&member);
         assert_eq!(tree.snapshot().rows[0].gauges, gauges);
     }
     // The next process with the row has nothing of it.
@@ -362,15 +362,15 @@ fn groups_are_shown_and_do_what_is_asked() {
     assert!(table.request(&cache, GroupRequest::Reclaim(100), pid));
     assert!(!table.request(&cache, GroupRequest::Low(1), parent));
     assert_eq!((member.groups().is_asked(), table.answer(&cache)), (true, None));
-    let act = |expected: u64, progress| {
-        move |key, request, freed| {
-            assert_eq!((key, request, freed), (7, GroupRequest::Reclaim(100), expected));
-            (60, progress)
+    let act = |expected: Option<u64>, now, progress| {
+        move |key, request, began| {
+            assert_eq!((key, request, began), (7, GroupRequest::Reclaim(100), expected));
+            (1000, now, progress)
         }
     };
-    member.groups().serve(act(0, Progress::Begun), |_| None);
+    member.groups().serve(act(None, 940, Progress::Begun), |_| None);
     assert_eq!((member.groups().is_asked(), table.answer(&cache)), (true, None));
-    member.groups().serve(act(60, Progress::Done(16)), |_| None);
+    member.groups().serve(act(Some(1000), 880, Progress::Done(16)), |_| None);
     assert_eq!(table.answer(&cache), Some(GroupAnswer { errno: 16, freed_bytes: 120 }));
     assert!(!member.groups().is_asked());
     table.end_request(&cache);
@@ -380,7 +380,7 @@ fn groups_are_shown_and_do_what_is_asked() {
     member.groups().serve(
         |_, request, _| {
             assert_eq!(request, GroupRequest::Max(5));
-            (0, Progress::Done(0))
+            (0, 0, Progress::Done(0))
         },
         |_| None,
     );
@@ -390,7 +390,7 @@ fn groups_are_shown_and_do_what_is_asked() {
     for _ in 0..2_000 {
         let (at, word) = (random.usize(0..3), random.usize(0..super::table::group::WORDS));
         tree.group(at, word).store(random.u64(..), Ordering::Relaxed);
-        member.groups().serve(|_, _, _| (1, Progress::Done(0)), |key| Some(of(key)));
+        member.groups().serve(|_, _, _| (1, 0, Progress::Done(0)), |key| Some(of(key)));
         let _ = table.rows();
     }
     // Once the process has left, its groups are gone, and the next process has rows of its own.
