@@ -110,11 +110,11 @@ fn a_group_has_at_most_its_max_and_its_swap_max() {
         assert!(seen.swap.max > 0 && seen.failed > 0 && seen.swap.memory_max == 0, "{to:?} {seen:?}");
         let said = std::mem::take(&mut *SAID.lock().unwrap());
         assert!(
-            said.len() == 1 && said[0].contains(&format!("({group}), may use {} MiB", 30 * UNIT >> 20)),
+            said.len() == 1 && said[0].contains(&format!("({group}), may use {} MiB", (30 * UNIT) >> 20)),
             "{said:?}"
         );
         assert!(
-            said[0].contains(&format!("{group} has all of the {} MiB in swap", 30 * UNIT >> 20)),
+            said[0].contains(&format!("{group} has all of the {} MiB in swap", (30 * UNIT) >> 20)),
             "{said:?}"
         );
         // Others do not suffer. The group's pages are not lost: with more room they can be had again.
@@ -184,7 +184,7 @@ fn a_group_has_at_most_its_memory_swap_max() {
         assert!((43.0..=45.0).contains(&sum) && units(seen.usage_bytes) <= 30.0, "{to:?} {seen:?}");
         assert!(seen.swap.memory_max > 0 && seen.failed > 0 && seen.swap.max == 0, "{to:?} {seen:?}");
         let said = std::mem::take(&mut *SAID.lock().unwrap());
-        let what = format!("({group}), may have {} MiB in memory and swap together", 45 * UNIT >> 20);
+        let what = format!("({group}), may have {} MiB in memory and swap together", (45 * UNIT) >> 20);
         assert!(said.len() == 1 && said[0].contains(&what), "{said:?}");
         for _ in 0..2 {
             all_is_there(&space, start, 43);
