@@ -78,9 +78,9 @@ fn a_program_that_uses_the_library_is_seen_and_its_groups_are_changed() {
     assert_eq!((limits.low, limits.min, limits.high), (3 * MIB, MIB, u64::MAX));
     wait_until("what is out is not noted", || tree.snapshot().rows[0].gauges.out_bytes >= 16 * MIB);
 
-    // All that is there, and more, cannot be reclaimed; and a group that was removed has nothing.
+    // To ask for more than there is is no error. A group that was removed has nothing.
     let answer = request(&table, &memory, GroupRequest::Reclaim(64 * MIB));
-    assert_eq!(answer.errno, u64::from(Errno::BUSY.raw_os_error().unsigned_abs()), "{answer:?}");
+    assert!(answer.errno == 0 && usage() <= MIB, "{answer:?} {}", usage());
     groups.remove(gone).unwrap();
     let gone = table.rows().into_iter().find(|group| group.name == "gone").unwrap();
     let answer = request(&table, &gone, GroupRequest::Max(8 * MIB));
