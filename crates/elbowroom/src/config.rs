@@ -377,7 +377,8 @@ pub const STILL_BOUND: Duration = Duration::from_secs(30);
 /// for.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
-/// For so long faults wait for memory, without any getting some, before groups give what their `min` protects.
+/// For so long faults wait for memory, without any getting some, before groups give what their `min`
+/// protects.
 pub const MIN_HOLDS: Duration = Duration::from_millis(500);
 
 /// For so long groups give what their `min` protects, once they do.

@@ -42,8 +42,8 @@ impl<P: Platform> Faults<P> {
         let is_protected = || self.groups.protected_below(GroupId::ROOT).iter().any(|group| group.min > 0);
         if self.groups.starving.takes_min_first() && is_protected() {
             self.report(
-                "memory is full of what the min of groups protects, and an access waits for a page: groups give \
-                 below their min now. Their min together should leave more of the budget",
+                "memory is full of what the min of groups protects, and an access waits for a page: groups \
+                 give below their min now. Their min together should leave more of the budget",
             );
         }
     }

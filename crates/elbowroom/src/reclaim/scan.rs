@@ -96,8 +96,8 @@ impl<'a, P: Platform> Scan<'a, P> {
         0
     }
 
-    /// Whether groups give what their `min` protects, as the last resort: the process would end otherwise. Not
-    /// for the limit of a group: its own groups are within it.
+    /// Whether groups give what their `min` protects, as the last resort: the process would end otherwise.
+    /// Not for the limit of a group: its own groups are within it.
     fn takes_min(&self) -> bool {
         self.target.group == GroupId::ROOT && self.reclaim.groups.starving.takes_min()
     }
