@@ -98,11 +98,16 @@ impl<P: Platform> Faults<P> {
                  swap, {used} of it this one. They need a larger budget or more swap"
             ));
         }
+        // Pages that have to stay, whatever room there is in swap.
+        let full = self.groups.ids().find_map(|group| self.groups.full_swap(group));
+        let full = full.map_or(String::new(), |full| {
+            format!(". Pages of memory {full} stay in memory: its swap is at its swap-max")
+        });
         let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };
         self.report(&format!(
             "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \
              fails. All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} \
-             of it in the swap file. It needs {with_more}"
+             of it in the swap file. It needs {with_more}{full}"
         ));
     }
 

@@ -160,6 +160,21 @@ fn nothing_goes_out_of_a_group_whose_swap_max_is_0() {
     }
 }
 
+/// Where the whole budget is full, and not the group, the line says why its pages stay.
+#[test]
+fn a_full_budget_names_the_group_whose_swap_is_full() {
+    static SAID: Lines = Lines::new(Vec::new());
+    let mut config = config(60, 512, Where::Pool);
+    config.hooks.report = Some(|line| SAID.lock().unwrap().push(line.to_owned()));
+    let manager = Manager::<Soft>::start_on(config).unwrap();
+    let group = manager.groups().create(GroupId::ROOT, &limits(|limits| limits.swap_max = 0)).unwrap();
+    let (space, start) = map(&manager, group, 100);
+    assert!(stored(&space, start, 100) < 100.0);
+    let said = SAID.lock().unwrap();
+    let why = format!("Pages of memory {group} stay in memory: its swap is at its swap-max");
+    assert!(said.len() == 1 && said[0].ends_with(&why), "{said:?}");
+}
+
 /// A limit of memory and swap together. What is in swap comes in at the limit as below it, and pages of files
 /// make room for new memory.
 #[test]
