@@ -60,8 +60,8 @@ pub use platform::{Host, Platform, Soft};
 pub use process_tree::ShownAlone;
 pub use process_tree::{
     GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LargeProcess, LargestProcesses, Member,
-    OwnGroups, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree, ProcessUse, RunTotals, StallAverages,
-    StalledFor, TreeLimits, TreeSnapshot,
+    Others, OwnGroups, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree, ProcessUse, RunTotals,
+    StallAverages, StalledFor, TreeLimits, TreeSnapshot,
 };
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,

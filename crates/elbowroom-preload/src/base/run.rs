@@ -9,7 +9,7 @@
 use crate::base::config::Options;
 use crate::base::state;
 use crate::base::sys;
-use elbowroom::{LargestProcesses, Member, ProcessTree, RunTotals};
+use elbowroom::{LargestProcesses, Member, Others, ProcessTree, RunTotals};
 use elbowroom_store::open_briefly;
 use std::ffi::CString;
 use std::fs::OpenOptions;
@@ -94,11 +94,11 @@ pub fn came_back(left: bool) {
 pub fn ends() {
     let Some(member) = member() else { return };
     member.ends();
-    let Some(path) = PATH.get().filter(|_| member.is_last()) else { return };
+    let Some(path) = PATH.get().filter(|_| member.others() != Others::Live) else { return };
     // A child that is about to end may have seen this process alive, and so have left the file.
     let mut looks = 0;
     while has_living_children() {
-        if looks == LOOKS || !member.another_ends() {
+        if looks == LOOKS || member.others() != Others::End {
             return;
         }
         looks += 1;

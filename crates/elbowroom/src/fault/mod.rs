@@ -32,6 +32,7 @@ mod stores;
 mod swap_ahead;
 mod table;
 mod trouble;
+
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;
 
@@ -444,7 +445,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         } else {
             self.core.groups.starving.note();
             drop(waiting);
-            self.core.tell_of_min();
+            trouble::tell_of_min(self.core);
         }
     }
 

@@ -11,6 +11,17 @@ use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 
+/// Reports, once, that groups give what their `min` protects.
+pub(super) fn tell_of_min<P: Platform>(faults: &Faults<P>) {
+    let is_protected = || faults.groups.protected_below(GroupId::ROOT).iter().any(|group| group.min > 0);
+    if faults.groups.starving.takes_min_first() && is_protected() {
+        faults.report(
+            "memory is full of what the min of groups protects, and an access waits for a page: groups \
+             give below their min now. Their min together should leave more of the budget",
+        );
+    }
+}
+
 impl<P: Platform> Faults<P> {
     /// How long something that waits since `since` has waited, counting only from the last time the whole
     /// process went on after it had been stopped (by SIGSTOP, a debugger, a freezer).
@@ -34,17 +45,6 @@ impl<P: Platform> Faults<P> {
         match self.config.hooks.report {
             Some(report) => report(line),
             None => eprintln!("elbowroom: {line}"),
-        }
-    }
-
-    /// Reports, once, that groups give what their `min` protects.
-    pub(crate) fn tell_of_min(&self) {
-        let is_protected = || self.groups.protected_below(GroupId::ROOT).iter().any(|group| group.min > 0);
-        if self.groups.starving.takes_min_first() && is_protected() {
-            self.report(
-                "memory is full of what the min of groups protects, and an access waits for a page: groups \
-                 give below their min now. Their min together should leave more of the budget",
-            );
         }
     }
 

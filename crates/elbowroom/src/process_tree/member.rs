@@ -71,6 +71,17 @@ struct Noted {
     base: [AtomicU64; ProcessUse::WORDS],
 }
 
+/// The other processes of a run, as one that ends sees them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Others {
+    /// There are none.
+    None,
+    /// All are about to end.
+    End,
+    /// Some live, or were killed, or cannot be seen from this pid namespace.
+    Live,
+}
+
 impl Member {
     /// Enters the run.
     pub fn enter(tree: Arc<ProcessTree>) -> Self {
@@ -515,15 +526,17 @@ impl Member {
         }
     }
 
-    /// Whether no other process of the run exists, not even as a zombie, but for those that end, too. A child
-    /// may exist that has no row yet. Allocates nothing.
-    pub fn is_last(&self) -> bool {
-        !self.is_apart.load(Ordering::Relaxed) && !self.tree.has_others(self.pid.load(Ordering::Relaxed))
-    }
-
-    /// Whether another process of the run is about to end. Allocates nothing.
-    pub fn another_ends(&self) -> bool {
-        self.tree.other_exists(self.pid.load(Ordering::Relaxed), true)
+    /// Whether other processes of the run exist, if only as zombies. A child may exist that has no row yet.
+    /// Allocates nothing.
+    pub fn others(&self) -> Others {
+        let exist = |ends| self.tree.other_exists(self.pid.load(Ordering::Relaxed), ends);
+        if self.is_apart.load(Ordering::Relaxed) || exist(false) {
+            Others::Live
+        } else if exist(true) {
+            Others::End
+        } else {
+            Others::None
+        }
     }
 
     /// Counts the process's memory again after [`Member::leave_memory`]: exec has failed.

@@ -32,7 +32,7 @@ pub use ended::{LargeProcess, LargestProcesses};
 pub use gauges::{ProcessGauges, ProcessPressure, StallAverages, StalledFor};
 pub(crate) use groups::Progress;
 pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, OwnGroups};
-pub use member::Member;
+pub use member::{Member, Others};
 pub use table::ProcessTree;
 pub use view::{ProcessRow, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};
 

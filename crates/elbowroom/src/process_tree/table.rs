@@ -471,14 +471,8 @@ impl ProcessTree {
         since.any(|(pid, since)| pid != 0 && is_there(pid, since.load(Ordering::Relaxed)))
     }
 
-    /// Whether a process of the run other than `own` exists, if only as a zombie, that was killed or still
-    /// has to look whether it is the last one. Allocates nothing.
-    pub(super) fn has_others(&self, own: u32) -> bool {
-        self.other_exists(own, false)
-    }
-
-    /// Whether a process of the run other than `own` exists that ends or, if not `ends`, that does not.
-    /// Allocates nothing.
+    /// Whether a process of the run other than `own` exists, if only as a zombie, that is about to end or, if
+    /// not `ends`, that was killed or still has to look whether it is the last one. Allocates nothing.
     pub(super) fn other_exists(&self, own: u32, ends: bool) -> bool {
         let at_end = |row: &usize| self.row(*row, row::ENDS).load(Ordering::SeqCst) != 0;
         self.rows().filter(|row| at_end(row) == ends).any(|row| {

@@ -226,7 +226,7 @@ fn a_killed_process_leaves_nothing_behind() {
         tree.used() == 100
     });
     assert_eq!(tree.snapshot().rows.len(), 1);
-    assert!(own.is_last() && tree.is_in_use());
+    assert!(own.others() == Others::None && tree.is_in_use());
 }
 
 /// A process that has more than a smaller `max` gives the difference back.
