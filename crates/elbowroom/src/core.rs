@@ -253,7 +253,7 @@ impl<P: Platform> Core<P> {
             waits: WaitTable::new(locks),
             objects,
             spaces: SpaceTable::new(locks),
-            groups: Groups::new(dirty, if cfg!(test) { &[DirtyLimits::NONE] } else { &[] }, locks),
+            groups: Groups::new(dirty, usize::from(cfg!(test)), locks),
             swap: Swap::new(locks, quota, [frames, pool], swap_file, sizing),
             inboxes: Inboxes::new(inboxes),
             to_write: ToWrite::new(locks),

@@ -53,10 +53,12 @@ pub enum Verb {
     Fork,
     /// A file goes to the kernel.
     GiveBack,
+    /// Mappings move to another group.
+    Regroup,
 }
 
 impl Verb {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Map,
         Self::Unmap,
         Self::Protect,
@@ -65,6 +67,7 @@ impl Verb {
         Self::Sync,
         Self::Fork,
         Self::GiveBack,
+        Self::Regroup,
     ];
 }
 

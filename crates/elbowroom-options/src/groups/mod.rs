@@ -40,13 +40,13 @@ pub const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 pub const SWAP_LIMITS: [&str; 2] = ["swap-max", "memory-swap-max"];
 
 /// The keys that a group may have.
-pub const GROUP_KEYS: [&str; 6] =
-    [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[3], SWAP_LIMITS[0], SWAP_LIMITS[1]];
+pub const GROUP_KEYS: [&str; 7] =
+    [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[3], SWAP_LIMITS[0], SWAP_LIMITS[1], "dirty"];
 
 /// The keys that a rule may have.
 pub const RULE_KEYS: [&str; 6] = ["group", "program", "file", "kind", "min-size", "max-size"];
 
-/// The least that `max`, `high` and `memory-swap-max` can be, in bytes: what a few faults at a time need.
+/// The least that `max`, `high`, `memory-swap-max` and `dirty` can be, in bytes: what a few faults at a time need.
 pub const LEAST_LIMIT: u64 = 1 << 20;
 
 /// The least that can be protected, in bytes: a page.
@@ -107,6 +107,8 @@ pub struct GroupLimits {
     pub swap_max: Option<u64>,
     /// The most that the group may have in memory and swap together.
     pub memory_swap_max: Option<u64>,
+    /// The most dirty pages of files that the group itself may have.
+    pub dirty: Option<u64>,
 }
 
 impl GroupLimits {
@@ -301,6 +303,7 @@ impl Reader<'_> {
             max: self.size("max", LEAST_LIMIT)?,
             swap_max: self.size("swap-max", 0)?,
             memory_swap_max: self.size("memory-swap-max", LEAST_LIMIT)?,
+            dirty: self.size("dirty", LEAST_LIMIT)?,
         };
         Ok(Group { name: name.to_owned(), parent, limits, entry: self.number })
     }

@@ -58,6 +58,7 @@ fn create(manager: &Manager, above: GroupId, group: &Group) -> Result<GroupId, E
         min: group.limits.min.unwrap_or(0),
         swap_max: group.limits.swap_max.unwrap_or(u64::MAX),
         memory_swap_max: group.limits.memory_swap_max.unwrap_or(u64::MAX),
+        dirty: group.limits.dirty.unwrap_or(u64::MAX),
         ..Limits::default()
     };
     manager.groups().create(above, &limits)

@@ -29,12 +29,12 @@ impl<P: Platform> Core<P> {
         let guard = pin();
         let unknown = Source::Mapping(addr);
         let Some(mm) = self.spaces.at(addr, &guard) else { return (GroupId::ROOT, unknown) };
-        let Ok(vma) = mm.enter(addr) else { return (mm.group, unknown) };
+        let Ok(vma) = mm.enter(addr) else { return (mm.group.get(), unknown) };
         let mapping = Source::Mapping(vma.range.start);
         match &vma.spec.object {
             Some(object) if object.is_memory() => (object.group.get(), mapping),
             Some(object) if kind != StallKind::SwapIn => (object.group.get(), Source::File(object.id())),
-            _ => (mm.group, mapping),
+            _ => (vma.spec.group, mapping),
         }
     }
 }

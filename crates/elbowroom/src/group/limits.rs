@@ -39,6 +39,11 @@ pub struct Limits {
     /// in from swap need no room. `u64::MAX`: no limit. Linux: `memory.memsw.limit_in_bytes` of cgroup v1;
     /// cgroup v2 has no such limit.
     pub memory_swap_max: u64,
+    /// The group itself, without the groups below it, has at most so many dirty pages of files, which differ
+    /// from their files: threads that store to more are slowed down until some are written. Half of that is
+    /// written in the background. Never more than three quarters of `max`: dirty pages cannot be evicted.
+    /// `u64::MAX`: no further limit. Linux: `vm.dirty_bytes`, and `mem_cgroup_wb_stats` for groups.
+    pub dirty: u64,
     /// How readily anonymous memory is taken when memory is reclaimed for this group, beside files: from 0,
     /// only if there are no files, over 100, as readily as files, to 200, before files. Not a number of
     /// bytes. Linux: `vm.swappiness`.
@@ -49,8 +54,16 @@ impl Default for Limits {
     /// No limit, no protection, and Linux's swappiness of 60.
     fn default() -> Self {
         let none = u64::MAX;
-        let (swap_max, memory_swap_max) = (none, none);
-        Self { max: none, high: none, low: 0, min: 0, swap_max, memory_swap_max, swappiness: SWAPPINESS }
+        Self {
+            max: none,
+            high: none,
+            low: 0,
+            min: 0,
+            swap_max: none,
+            memory_swap_max: none,
+            dirty: none,
+            swappiness: SWAPPINESS,
+        }
     }
 }
 
@@ -62,6 +75,7 @@ pub struct LimitPages {
     min: AtomicU64,
     swap_max: AtomicU64,
     memory_swap_max: AtomicU64,
+    dirty: AtomicU64,
     swappiness: AtomicU64,
 }
 
@@ -75,6 +89,7 @@ impl LimitPages {
             min: AtomicU64::new(0),
             swap_max: AtomicU64::new(UNLIMITED),
             memory_swap_max: AtomicU64::new(UNLIMITED),
+            dirty: AtomicU64::new(UNLIMITED),
             swappiness: AtomicU64::new(SWAPPINESS),
         };
         limits.set(&Limits::default());
@@ -84,11 +99,12 @@ impl LimitPages {
     /// Sets all limits.
     pub(super) fn set(&self, limits: &Limits) {
         let pages = |bytes: u64| if bytes == u64::MAX { UNLIMITED } else { bytes / PAGE_SIZE as u64 };
-        let Limits { max, high, low, min, swap_max, memory_swap_max, swappiness } = *limits;
+        let Limits { max, high, low, min, swap_max, memory_swap_max, dirty, swappiness } = *limits;
         self.swappiness.store(swappiness, Ordering::Release);
-        let all = [max, high, low, min, swap_max, memory_swap_max];
-        let Self { max, high, low, min, swap_max, memory_swap_max, .. } = self;
-        for (limit, bytes) in [max, high, low, min, swap_max, memory_swap_max].into_iter().zip(all) {
+        let all = [max, high, low, min, swap_max, memory_swap_max, dirty];
+        let Self { max, high, low, min, swap_max, memory_swap_max, dirty, .. } = self;
+        let own = [max, high, low, min, swap_max, memory_swap_max, dirty];
+        for (limit, bytes) in own.into_iter().zip(all) {
             limit.store(pages(bytes), Ordering::Release);
         }
     }
@@ -106,6 +122,7 @@ impl LimitPages {
             min: bytes(&self.min),
             swap_max: bytes(&self.swap_max),
             memory_swap_max: bytes(&self.memory_swap_max),
+            dirty: bytes(&self.dirty),
             swappiness: self.swappiness(),
         }
     }
@@ -123,6 +140,18 @@ impl LimitPages {
     /// The group's threads are slowed down while it uses more pages than this.
     pub(super) fn high(&self) -> u64 {
         self.high.load(Ordering::Acquire)
+    }
+
+    /// How many pages of the group itself may be dirty.
+    pub(super) fn dirty(&self) -> DirtyLimits {
+        let most = match self.max() {
+            UNLIMITED => UNLIMITED,
+            max => max / 4 * 3,
+        };
+        match self.dirty.load(Ordering::Acquire).min(most) {
+            UNLIMITED => DirtyLimits::NONE,
+            pages => DirtyLimits::of((pages as usize).max(2)),
+        }
     }
 
     /// The most pages that the group may have in swap.

@@ -239,9 +239,9 @@ impl Deref for Groups {
 }
 
 impl Groups {
-    /// The root group, and children of it with the limits `others` for dirty pages. `all`: how many pages
-    /// of all groups together may be dirty.
-    pub fn new(all: DirtyLimits, others: &[DirtyLimits], locks: &LockStats) -> Self {
+    /// The root group, and so many other children of it, for tests. `all`: how many pages of all groups
+    /// together may be dirty.
+    pub fn new(all: DirtyLimits, others: usize, locks: &LockStats) -> Self {
         let groups = Self {
             tree: Tree::new(),
             changes: Mutex::uncounted(LockClass::Groups, ()),
@@ -251,8 +251,7 @@ impl Groups {
             folios: Folios::default(),
             starving: Starving::new(),
         };
-        let limits = [DirtyLimits::NONE].iter().chain(others).enumerate();
-        limits.for_each(|(index, limits)| groups.add_first(index, *limits));
+        (0..=others).for_each(|index| groups.add_first(index));
         groups
     }
 

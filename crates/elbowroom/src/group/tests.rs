@@ -12,13 +12,13 @@ const PAGE: u64 = PAGE_SIZE as u64;
 fn world() -> (Groups, SoftMmu) {
     let mmu = SoftMmu::new(SoftConfig::new(2048), &LockStats::new()).unwrap();
     while mmu.grow().unwrap() {}
-    (Groups::new(DirtyLimits::NONE, &[], &LockStats::new()), mmu)
+    (Groups::new(DirtyLimits::NONE, 0, &LockStats::new()), mmu)
 }
 
 const OTHER: GroupId = GroupId::OTHER;
 
 fn with_another() -> (Groups, SoftMmu) {
-    (Groups::new(DirtyLimits::NONE, &[DirtyLimits::of(10)], &LockStats::new()), world().1)
+    (Groups::new(DirtyLimits::NONE, 1, &LockStats::new()), world().1)
 }
 
 fn max(pages: u64) -> Limits {

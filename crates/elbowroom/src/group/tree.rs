@@ -78,8 +78,6 @@ pub struct Group {
     pub counters: GroupCounters,
     /// How many of its pages are dirty: differ from their file.
     dirty: AtomicUsize,
-    /// How many of its pages may be dirty.
-    dirty_limits: DirtyLimits,
     /// How many of its faults wait for I/O.
     waiting: AtomicUsize,
     /// Replaced when the place gets a new group.
@@ -89,7 +87,7 @@ pub struct Group {
 }
 
 impl Group {
-    fn new(place: Place, dirty_limits: DirtyLimits, pressure: Arc<Pressure>) -> Self {
+    fn new(place: Place, pressure: Arc<Pressure>) -> Self {
         Self {
             place: AtomicU64::new(place.word()),
             limits: LimitPages::none(),
@@ -97,7 +95,6 @@ impl Group {
             swap: SwapUse::default(),
             counters: GroupCounters::default(),
             dirty: AtomicUsize::default(),
-            dirty_limits,
             waiting: AtomicUsize::default(),
             pressure: ArcCell::new(Arc::new(pressure)),
             stuck: AtomicU32::new(0),
@@ -150,7 +147,7 @@ impl Group {
 
     /// How many pages of the group may be dirty.
     pub fn dirty_limits(&self) -> DirtyLimits {
-        self.dirty_limits
+        self.limits.dirty()
     }
 
     /// Counts one more fault that waits for I/O.
@@ -262,11 +259,11 @@ impl Tree {
 
 impl Groups {
     /// Adds the root, or, in tests, a child of it.
-    pub(super) fn add_first(&self, index: usize, dirty_limits: DirtyLimits) {
+    pub(super) fn add_first(&self, index: usize) {
         let place = Place { depth: u16::from(index > 0), ..Place::ROOT };
         let above = (index > 0).then(|| self.at(0).pressure());
         let pressure = Pressure::new(above.as_ref(), &self.locks);
-        let _ = self.tree.table[index].set(Box::new(Group::new(place, dirty_limits, pressure)));
+        let _ = self.tree.table[index].set(Box::new(Group::new(place, pressure)));
         self.tree.made.store(index + 1, Ordering::Release);
     }
 
@@ -283,11 +280,7 @@ impl Groups {
         let index = match self.tree.made.load(Ordering::Acquire) {
             made if made < MAX_GROUPS => {
                 let place = Place { state: State::Free, life: 0, ..above };
-                let _ = self.tree.table[made].set(Box::new(Group::new(
-                    place,
-                    DirtyLimits::NONE,
-                    pressure.clone(),
-                )));
+                let _ = self.tree.table[made].set(Box::new(Group::new(place, pressure.clone())));
                 self.tree.made.store(made + 1, Ordering::Release);
                 made
             }

@@ -30,7 +30,7 @@ impl Space<Soft> {
     /// Locks: `layout` of this space, shortly; those of the folios that belong to it. Changes of mappings
     /// wait until it ends.
     pub fn fork(&self) -> Result<Space<Soft>, Errno> {
-        let child = Space::create(&self.core, self.mm.group)?;
+        let child = Space::create(&self.core, self.mm.group.get())?;
         let forked = self.core.verb(Verb::Fork, self.base, 0, || self.fork_into(&child));
         if forked.is_err() {
             self.undo_fork(&child);

@@ -87,7 +87,7 @@ impl Space<Soft> {
         let core = &self.core;
         let mut pauses = 0;
         let mut extent = loop {
-            match core.frames(self.mm.group, 0, core.handlers()) {
+            match core.frames(self.mm.group.get(), 0, core.handlers()) {
                 Ok(extent) => break extent,
                 Err(_) if core.to_write.own() == 0 || pauses == RECEIVE_PAUSES => return Err(Errno::NOMEM),
                 Err(_) => pause(Cause::Frames, DELAY),

@@ -135,7 +135,7 @@ impl<P: Platform> Space<P> {
         if private && request.prot.contains(Prot::WRITE) && !self.core.config.private_writes {
             return Err(Errno::OPNOTSUPP);
         }
-        let group = request.group.unwrap_or(self.mm.group);
+        let group = request.group.unwrap_or(self.mm.group.get());
         let object = match (&request.object, request.sharing) {
             (Some(object), _) => Some(Mapped::new(object.clone(), group)),
             (None, Sharing::Private) => None,

@@ -122,7 +122,7 @@ mod tests {
     fn a_chunk_goes_back_when_all_of_it_is_free_and_enough_is_left() {
         let mmu = SoftMmu::new(SoftConfig::new(1024), &LockStats::new()).unwrap();
         while mmu.grow().unwrap() {}
-        let groups = Groups::new(DirtyLimits::NONE, &[], &LockStats::new());
+        let groups = Groups::new(DirtyLimits::NONE, 0, &LockStats::new());
         let run = |order| groups.alloc(&mmu, GroupId::ROOT, order).unwrap();
         let mut chunks = Chunks::default();
         chunks.add(run(RUN_ORDER).split(0));

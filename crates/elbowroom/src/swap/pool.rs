@@ -293,7 +293,7 @@ mod tests {
         let locks = LockStats::new();
         let mmu = SoftMmu::new(SoftConfig::new(4096), &locks).unwrap();
         while mmu.grow().unwrap() {}
-        let groups = Groups::new(DirtyLimits::NONE, &[], &LockStats::new());
+        let groups = Groups::new(DirtyLimits::NONE, 0, &LockStats::new());
         let pool = Pool::new(&locks);
         let mut numbers = Numbers(1);
         let mut model: BTreeMap<u64, (Handle, Vec<u8>)> = BTreeMap::new();

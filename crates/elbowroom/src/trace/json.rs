@@ -192,6 +192,7 @@ impl Display for Name<'_> {
             Happened::Verb(Verb::Sync, _) => "msync",
             Happened::Verb(Verb::Fork, _) => "fork",
             Happened::Verb(Verb::GiveBack, _) => "give back",
+            Happened::Verb(Verb::Regroup, _) => "move to a group",
             Happened::Lock => {
                 let site = locks.call_site(entry.numbers[0] as usize);
                 return write!(f, "wait for lock {}", site.map_or("of many", |(what, _)| what.name()));

@@ -5,7 +5,7 @@
 use super::misses::Misses;
 use super::plan::{SplitPart, gaps, merge};
 use super::{Vma, VmaSpec, carve};
-use crate::group::GroupId;
+use crate::group::{GroupCell, GroupId};
 use crate::object::{FileObject, MappedRange, Standing};
 use crate::page::{AnonPages, HUGE_PAGES, Parked};
 use crate::pause::Gate;
@@ -130,8 +130,8 @@ pub(crate) struct Mm {
     /// invalidated, as those of Linux's `vmacache` had to be.
     hints: [Lines<AtomicU64>; HINTS],
     layout: LayoutLock<LayoutState>,
-    /// The group that pays for its anonymous memory.
-    pub(crate) group: GroupId,
+    /// The group of mappings that are made without one of their own.
+    pub(crate) group: GroupCell,
     /// The pages that belong to the space alone.
     pub(crate) anon: AnonPages,
     /// The address at which the search for folios to collapse goes on.
@@ -152,12 +152,14 @@ impl Mm {
         let (index, mut writer) = RangeMap::new();
         writer.store(0..1 << (usize::BITS - PAGE_SHIFT), Some(Entry::TAKEN), &pin());
         let layout = locks.layout_lock(LayoutState::new(writer));
+        let cell = GroupCell::root();
+        cell.set(group);
         Self {
             index,
             vmas: Slots::new(&layout, MAX_VMAS),
             hints: std::array::from_fn(|_| Lines(AtomicU64::new(NO_HINT))),
             layout,
-            group,
+            group: cell,
             anon: AnonPages::new(locks),
             collapsed_up_to: AtomicUsize::new(0),
         }

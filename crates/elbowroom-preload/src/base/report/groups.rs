@@ -33,6 +33,7 @@ struct LimitFigures {
     min_bytes: u64,
     swap_max_bytes: Option<u64>,
     memory_swap_max_bytes: Option<u64>,
+    dirty_max_bytes: Option<u64>,
 }
 
 /// How often a limit was met.
@@ -65,6 +66,7 @@ impl<'a> GroupFigures<'a> {
                 min_bytes: stats.limits.min,
                 swap_max_bytes: limit(stats.limits.swap_max),
                 memory_swap_max_bytes: limit(stats.limits.memory_swap_max),
+                dirty_max_bytes: limit(stats.limits.dirty),
             },
             events: EventFigures {
                 low_events: stats.low,

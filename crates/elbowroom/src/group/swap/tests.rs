@@ -11,7 +11,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const ROOT: GroupId = GroupId::ROOT;
 
 fn groups() -> Groups {
-    Groups::new(DirtyLimits::NONE, &[], &LockStats::new())
+    Groups::new(DirtyLimits::NONE, 0, &LockStats::new())
 }
 
 fn swap_max(pages: u64) -> Limits {

@@ -4,8 +4,8 @@
 mod swap;
 
 use crate::group::{GroupId, GroupStats, Limits};
-use crate::{Config, HighStuck, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
-use elbowroom_machine::PAGE_SIZE;
+use crate::{Advice, Config, HighStuck, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
+use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
@@ -323,4 +323,66 @@ fn groups_are_removed_while_faults_wait_in_them() {
         assert_eq!((space.cpu().read_u64(more), space.cpu().read_u64(start)), (Ok(7), Ok(1)));
     }
     assert!(units(stats(&manager, GroupId::ROOT).usage_bytes) < 64.0);
+}
+
+/// What is allocated after a move is the new group's; what was there stays the old one's until it goes.
+#[test]
+fn a_space_and_its_mappings_move_to_another_group() {
+    let manager = manager(100, 0);
+    let groups = manager.groups();
+    let [old, new] = [(); 2].map(|()| groups.create(GroupId::ROOT, &Limits::default()).unwrap());
+    let used = |group| units(stats(&manager, group).usage_bytes);
+    let (space, start) = anonymous(&manager, old, 16);
+    let half = (8 * UNIT) as usize;
+    assert!(used(old) >= 16.0 && used(new) == 0.0);
+    space.move_mappings(start + half, half, new).unwrap();
+    assert!(used(old) >= 16.0 && used(new) == 0.0, "nothing was allocated since");
+    space.advise(start, 2 * half, Advice::DontNeed).unwrap();
+    let cpu = space.cpu();
+    (0..2 * half / PAGE_SIZE).for_each(|page| cpu.write_u64(start + page * PAGE_SIZE, 7).unwrap());
+    assert!((8.0..8.5).contains(&used(old)) && (8.0..8.5).contains(&used(new)));
+    // Mappings that are made without a group are the space's, and so is a child.
+    assert_eq!(space.group(), old);
+    space.set_group(new).unwrap();
+    let more = space.map(MapRequest::private_memory(half)).unwrap();
+    (0..half / PAGE_SIZE).for_each(|page| cpu.write_u64(more + page * PAGE_SIZE, 7).unwrap());
+    assert!((8.0..8.5).contains(&used(old)) && (16.0..16.5).contains(&used(new)));
+    assert_eq!(space.fork().unwrap().group(), new);
+    // Errors change nothing.
+    groups.remove(old).unwrap();
+    assert_eq!(space.set_group(old), Err(Errno::NOENT));
+    assert_eq!(space.move_mappings(start, half, old), Err(Errno::NOENT));
+    assert_eq!(space.move_mappings(start + 1, half, new), Err(Errno::INVAL));
+    space.unmap(start + half, PAGE_SIZE).unwrap();
+    assert_eq!(space.move_mappings(start, 2 * half, GroupId::ROOT), Err(Errno::NOMEM));
+    assert_eq!(space.move_mappings(start, 0, new), Ok(()));
+    assert_eq!(space.group(), new);
+}
+
+/// Threads that store to a file are slowed down at the limit of their group, and only there.
+#[test]
+fn a_group_has_at_most_so_many_dirty_pages() {
+    let manager = manager(100, 0);
+    let groups = manager.groups();
+    let few = groups.create(GroupId::ROOT, &limits(|limits| limits.dirty = UNIT)).unwrap();
+    let by_max = groups.create(GroupId::ROOT, &limits(|limits| limits.max = 4 * UNIT)).unwrap();
+    let free = groups.create(GroupId::ROOT, &Limits::default()).unwrap();
+    let most = |group| {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(16 * UNIT).unwrap();
+        let space = groups.create_space(group).unwrap();
+        let object = Some(manager.open(file.path(), true).unwrap());
+        let memory = MapRequest::private_memory((16 * UNIT) as usize);
+        let start = space.map(MapRequest { sharing: Sharing::Shared, object, ..memory }).unwrap();
+        let (cpu, pages) = (space.cpu(), (16 * UNIT) as usize / PAGE_SIZE);
+        let dirty = (0..pages).map(|page| {
+            cpu.write_u64(start + page * PAGE_SIZE, 7).unwrap();
+            manager.core().groups.of(group).dirty_pages()
+        });
+        units((dirty.max().unwrap() * PAGE_SIZE) as u64)
+    };
+    // A store that is under way, and pages that are made dirty with it, come on top.
+    assert!(most(few) <= 1.5, "{}", most(few));
+    assert!(most(by_max) <= 3.5);
+    assert!(most(free) > 4.0, "else the limits above have not made the difference");
 }

@@ -14,7 +14,7 @@ use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 fn arena() -> (SoftMmu, Groups) {
     let mmu = SoftMmu::new(SoftConfig::new(64), &LockStats::new()).unwrap();
     while mmu.grow().unwrap() {}
-    (mmu, Groups::new(DirtyLimits::NONE, &[], &LockStats::new()))
+    (mmu, Groups::new(DirtyLimits::NONE, 0, &LockStats::new()))
 }
 
 /// An area for so many pages, with a file.
