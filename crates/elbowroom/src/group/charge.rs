@@ -10,9 +10,11 @@
 //!
 //! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
-use super::tree::{Place, State};
+use super::limits::UNLIMITED;
+use super::tree::{Group, Place, State};
 use super::{GroupId, Groups, OverLimit, Payer, Purpose};
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use crate::config::NEAR_MAX_SHARE;
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::{Counters, Mutant};
 
 /// In tests of the tests: a page from a stock is counted as used once more.
@@ -20,6 +22,29 @@ const MUTANT_CHARGE_TWICE: Mutant = Mutant::new("charge_twice");
 
 /// Pages of use that a thread takes at a time. Linux: `MEMCG_CHARGE_BATCH`.
 const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
+
+/// The group that came close to its `max` last, for the thread that frees memory of groups ahead of need.
+#[derive(Default)]
+pub struct NearMax(AtomicUsize);
+
+impl NearMax {
+    fn note(&self, index: usize) {
+        if self.0.load(Ordering::Relaxed) != index {
+            self.0.store(index, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a group has come close to its `max`.
+    pub fn is_some(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != GroupId::ROOT.index()
+    }
+
+    /// The index of that group in the table of groups. It is forgotten. `None`: none came close.
+    fn take(&self) -> Option<usize> {
+        let index = self.0.swap(GroupId::ROOT.index(), Ordering::Relaxed);
+        (index != GroupId::ROOT.index()).then_some(index)
+    }
+}
 
 /// How much a group uses.
 #[derive(Default)]
@@ -146,6 +171,20 @@ enum Refused {
     Removed,
 }
 
+impl Group {
+    /// How many pages the group uses beyond its mark: below its `max` by so many times a part of it, but at
+    /// least by so many stocks. 0, if it has no `max`.
+    fn beyond_mark(&self, times: u64) -> u64 {
+        match self.limits.max() {
+            UNLIMITED => 0,
+            max => {
+                let room = times * (max / NEAR_MAX_SHARE).max(STOCK);
+                self.usage.pages().saturating_sub(max.saturating_sub(room))
+            }
+        }
+    }
+}
+
 impl Groups {
     /// Charges pages to the group that pays for the payer's group ([`Tree::paying`](super::Tree::paying)),
     /// and returns that group. `Err`: the group whose limit does not permit that.
@@ -189,16 +228,39 @@ impl Groups {
     fn take_use(&self, of: (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
+            self.note_near(of.0);
             self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
         match self.try_take(of, purpose, pages) {
             Err(Refused::Over(over) | Refused::OverBoth(over)) => {
+                self.note_near(of.0);
                 self.drain(over);
                 self.try_take(of, purpose, pages)
             }
             other => other,
         }
+    }
+
+    /// Notes a group, or one above it, that is close to its `max`.
+    fn note_near(&self, index: usize) {
+        let is_near = |above: &usize| self.at(*above).beyond_mark(1) > 0;
+        if let Some(near) = self.lineage(index).find(is_near) {
+            self.near_max.note(near);
+        }
+    }
+
+    /// A group that came close to its `max`, and how many of its pages are to be freed ahead of need: until it
+    /// is twice as far from its `max` as it may come. It is told of once.
+    pub fn take_near_max(&self) -> Option<(GroupId, u64)> {
+        let index = self.near_max.take()?;
+        Some((self.id(index), self.at(index).beyond_mark(2)))
+    }
+
+    /// How many pages of a group are to be freed until it is as far from its `max` as [`Groups::take_near_max`]
+    /// wants.
+    pub fn beyond_high_mark(&self, group: GroupId) -> u64 {
+        self.of(group).beyond_mark(2)
     }
 
     fn try_take(&self, (index, place): (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {

@@ -1,23 +1,15 @@
 //! Limits of swap: `test_memcg_swap_max` of the kernel's tests, and what charges must come to whatever
 //! becomes of the pages.
 
-use super::{Cached, limits, stats};
+use super::{Cached, UNIT, anonymous, limits, stats, units};
 use crate::Advice;
 use crate::config::CLUSTER_PAGES;
 use crate::group::{GroupId, Limits};
 use crate::{Config, Hooks, Manager, MapRequest, Soft, Space};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
-use elbowroom_sync::atomic::AtomicU64;
-use elbowroom_sync::atomic::{AtomicBool, Ordering};
+use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
-
-/// A fourth of that of the other tests: these have swap in several places.
-const UNIT: u64 = super::UNIT / 4;
-
-fn units(bytes: u64) -> f64 {
-    bytes as f64 / UNIT as f64
-}
 
 type Lines = std::sync::Mutex<Vec<String>>;
 
@@ -52,13 +44,6 @@ fn stored(space: &Space<Soft>, start: usize, of: u64) -> f64 {
 fn map(manager: &Manager<Soft>, group: GroupId, of: u64) -> (Space<Soft>, usize) {
     let space = manager.groups().create_space(group).unwrap();
     let start = space.map(MapRequest::private_memory((of * UNIT) as usize)).unwrap();
-    (space, start)
-}
-
-/// Stores to anonymous memory of a new space of the group.
-fn anonymous(manager: &Manager<Soft>, group: GroupId, of: u64) -> (Space<Soft>, usize) {
-    let (space, start) = map(manager, group, of);
-    assert_eq!(stored(&space, start, of), of as f64);
     (space, start)
 }
 
@@ -135,7 +120,7 @@ fn nothing_goes_out_of_a_group_whose_swap_max_is_0() {
         let groups = manager.groups();
         let above = groups.create(GroupId::ROOT, &limits(|limits| limits.swap_max = 0)).unwrap();
         let group = groups.create(above, &limits(|limits| limits.max = 30 * UNIT)).unwrap();
-        let cache = Cached::new(&manager, group, 40 * UNIT / super::UNIT);
+        let cache = Cached::new(&manager, group, 40);
         cache.read();
         let (space, start) = map(&manager, group, 40);
         assert_eq!(stored(&space, start, 20), 20.0);
@@ -187,7 +172,7 @@ fn a_group_has_at_most_its_memory_swap_max() {
         let groups = manager.groups();
         let both = limits(|limits| (limits.max, limits.memory_swap_max) = (30 * UNIT, 45 * UNIT));
         let group = groups.create(GroupId::ROOT, &both).unwrap();
-        let cache = Cached::new(&manager, group, 20 * UNIT / super::UNIT);
+        let cache = Cached::new(&manager, group, 20);
         cache.read();
         let (space, start) = map(&manager, group, 60);
         let had = stored(&space, start, 60);
