@@ -383,10 +383,10 @@ pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
 /// For so long faults wait for memory, without any getting some, before groups give what their `min`
 /// protects.
-pub const MIN_HOLDS: Duration = Duration::from_millis(500);
+pub const MIN_HOLDS: Duration = Duration::from_millis(100);
 
-/// For so long groups give what their `min` protects, once they do.
-pub const MIN_GIVES: Duration = Duration::from_secs(10);
+/// For so long groups give what their `min` protects to accesses that find nothing else, once they do.
+pub const MIN_GIVES: Duration = Duration::from_secs(1);
 
 /// How long dirty pages that could not be written are kept while others wait for memory.
 pub const FAILED_DIRTY_KEEP: Duration = Duration::from_secs(5);

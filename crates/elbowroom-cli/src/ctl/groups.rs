@@ -128,11 +128,17 @@ pub fn cells(row: &GroupRow) -> [String; 9] {
 /// The groups of a run, with figures of this moment where their processes answer within [`FIGURES_BOUND`].
 /// Sorted by process and name.
 pub fn all(run: &Run) -> Vec<GroupRow> {
+    some(run, |_| true)
+}
+
+/// [`all`] of some processes, by their ids. The others are not asked.
+fn some(run: &Run, of: impl Fn(u32) -> bool) -> Vec<GroupRow> {
     let began = Instant::now();
-    let pids: BTreeSet<_> = table(run).rows().iter().map(|group| group.pid).collect();
+    let rows = || table(run).rows().into_iter().filter(|group| of(group.pid));
+    let pids: BTreeSet<_> = rows().map(|group| group.pid).collect();
     pids.iter().for_each(|pid| _ = table(run).ask(*pid));
     loop {
-        let mut groups = table(run).rows();
+        let mut groups: Vec<_> = rows().collect();
         let waited = began.elapsed();
         let is_old = |group: &GroupRow| group.age().is_none_or(|age| age > waited);
         if waited > FIGURES_BOUND || !groups.iter().any(is_old) {
@@ -190,36 +196,61 @@ fn request(run: &Run, group: &GroupRow, request: GroupRequest) -> Result<GroupAn
 /// Changes a limit of groups. `groups`: with their present figures.
 pub fn set(run: &Run, groups: &[GroupRow], limit_of: Limit, bytes: u64) -> Result<String, Failure> {
     groups.iter().try_for_each(|group| check(group, limit_of, bytes))?;
-    let mut said = String::new();
+    let (mut said, mut failed) = (String::new(), Vec::new());
     for group in groups {
-        let (what, before) = match limit_of {
-            Limit::Max => (GroupRequest::Max(bytes), group.used.max_bytes),
-            Limit::High => (GroupRequest::High(bytes), group.used.high_bytes),
-            Limit::Low => (GroupRequest::Low(bytes), group.used.low_bytes),
-            Limit::Min => (GroupRequest::Min(bytes), group.used.min_bytes),
-        };
-        let answer = request(run, group, what)?;
-        let (name, now) = (name(group), used(run, group));
-        match answer.errno {
-            0 => {}
-            errno if errno == errno_of(Errno::BUSY) => {
-                let why = format!(
-                    "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; \
-                     it gets no more",
-                    Shown(bytes)
-                );
-                return Err(Failure::new(NOT_DONE, why));
-            }
-            errno => return Err(failed(&name, errno)),
+        match set_one(run, group, limit_of, bytes) {
+            Ok(line) => said += &line,
+            Err(failure) => failed.push(failure),
         }
-        let (limit_of, value, before) = (limit_of.name(), limit(bytes), limit(before));
-        said += &format!("group {name}: {limit_of} {value} (was {before}), {now} used\n");
     }
-    Ok(said)
+    if failed.is_empty() {
+        return Ok(said);
+    }
+    // Groups of other processes may have been changed: that is said, too.
+    let lines: Vec<_> = failed.iter().map(|failure| failure.message.as_str()).collect();
+    Err(Failure::new(
+        NOT_DONE,
+        format!(
+            "{}{}{}",
+            lines.join("\n"),
+            if said.is_empty() { "" } else { "\nchanged: " },
+            said.trim_end()
+        ),
+    ))
+}
+
+/// Changes a limit of one group.
+fn set_one(run: &Run, group: &GroupRow, limit_of: Limit, bytes: u64) -> Result<String, Failure> {
+    let (what, before) = match limit_of {
+        Limit::Max => (GroupRequest::Max(bytes), group.used.max_bytes),
+        Limit::High => (GroupRequest::High(bytes), group.used.high_bytes),
+        Limit::Low => (GroupRequest::Low(bytes), group.used.low_bytes),
+        Limit::Min => (GroupRequest::Min(bytes), group.used.min_bytes),
+    };
+    let answer = request(run, group, what)?;
+    let (name, now) = (name(group), used(run, group));
+    match answer.errno {
+        0 => {}
+        errno if errno == errno_of(Errno::BUSY) => {
+            let why = format!(
+                "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; \
+                     it gets no more",
+                Shown(bytes)
+            );
+            return Err(Failure::new(NOT_DONE, why));
+        }
+        errno => return Err(failed(&name, errno)),
+    }
+    let (limit_of, value, before) = (limit_of.name(), limit(bytes), limit(before));
+    Ok(format!("group {name}: {limit_of} {value} (was {before}), {now} used\n"))
 }
 
 /// Checks that the limits of a group are in their order after a change: `min`, `low`, `high`, `max`.
 fn check(group: &GroupRow, changed: Limit, bytes: u64) -> Result<(), Failure> {
+    if group.noted_at.is_none() {
+        let why = format!("process {} has not answered yet: it is stopped, or just starts", group.pid);
+        return Err(Failure::new(NOT_DONE, why));
+    }
     let of = |limit: Limit| match limit {
         changed_limit if changed_limit == changed => bytes,
         Limit::Max => group.used.max_bytes,
@@ -252,13 +283,17 @@ fn errno_of(errno: Errno) -> u64 {
 }
 
 fn failed(name: &str, errno: u64) -> Failure {
-    let errno = Errno::from_raw_os_error(i32::try_from(errno).unwrap_or_default());
-    Failure::new(NOT_DONE, format!("group {name}: it cannot be done: {errno}"))
+    // The word is written by the other process.
+    let errno = i32::try_from(errno).ok().filter(|errno| (1..4096).contains(errno));
+    let why =
+        errno.map_or("it answers nonsense".to_owned(), |errno| Errno::from_raw_os_error(errno).to_string());
+    Failure::new(NOT_DONE, format!("group {name}: it cannot be done: {why}"))
 }
 
 /// What a group uses by now, as text.
 fn used(run: &Run, group: &GroupRow) -> Shown {
-    let now = all(run).into_iter().find(|other| (other.pid, &other.name) == (group.pid, &group.name));
+    let same = |other: &GroupRow| other.name == group.name;
+    let now = some(run, |pid| pid == group.pid).into_iter().find(same);
     Shown(now.map_or(group.used.usage_bytes, |now| now.used.usage_bytes))
 }
 

@@ -46,7 +46,7 @@ pub(crate) use self::outcome::{Outcome, Reason};
 use self::repeats::{Repeated, Repeats};
 use crate::config::{DELAY, HAND_OVER_FAULTS, MOST_REPEATS, PINNED_BOUND};
 use crate::core::{Inbox, Job};
-use crate::group::GroupId;
+use crate::group::{GroupId, OverLimit};
 use crate::object::FileObject;
 use crate::page::{Delayed, Parked, Ready};
 use crate::pause::{Bell, Cause, pause};
@@ -414,6 +414,9 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// lack frames of the same limit are not tried.
     fn run_starved(&mut self) {
         let mut left = self.inbox().waiting.lock().starved.len();
+        if left == 0 {
+            return;
+        }
         let (mut passed, mut exhausted) = (Vec::new(), Vec::new());
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { break };
@@ -443,10 +446,11 @@ impl<'a, P: Platform> Handler<'a, P> {
         if waiting.starved.is_empty() {
             self.core.groups.starving.note_fed();
         } else {
-            self.core.groups.starving.note();
-            drop(waiting);
-            trouble::tell_of_min(self.core);
+            let for_arena = |fault: &Parked| fault.limited.short == Some(OverLimit::Arena);
+            self.core.groups.starving.note(waiting.starved.iter().any(for_arena));
         }
+        drop(waiting);
+        trouble::tell_of_min(self.core);
     }
 
     /// Serves a fault as far as it gets without waiting.

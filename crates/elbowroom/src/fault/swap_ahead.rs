@@ -11,7 +11,7 @@ use super::Pass;
 use super::out_run::{Bytes, OutRun};
 use super::private::{RUN_PAGES, block_in};
 use crate::config::RUN_ORDER;
-use crate::group::GroupId;
+use crate::group::{GroupId, Payer};
 use crate::page::{AnonPages, Flag, Folio, LockedFolio, Parked, Spot};
 use crate::platform::Platform;
 use crate::swap::{Source, Swap, follow};
@@ -72,7 +72,7 @@ impl<P: Platform> Pass<'_, P> {
         if !run.is_where_it_was(&core.swap) {
             return None;
         }
-        let frames = core.alloc(vma.spec.group, RUN_ORDER).ok()?;
+        let frames = core.alloc(Payer::swap_in(vma.spec.group), RUN_ORDER).ok()?;
         let mut folio = self.load(mm, &run, frames).ok()?;
         // If it cannot be mapped, the folio stays, and a fault there maps it.
         let _ = core.map_at(vma, &mut folio, RUN_ORDER, ((first as usize) << PAGE_SHIFT, false));
@@ -109,7 +109,7 @@ impl<P: Platform> Pass<'_, P> {
         mut begun: impl FnMut(&Folio),
     ) -> Option<()> {
         for run in pieces(&self.core.swap, &mm.anon.out_in(block)) {
-            let frames = self.core.alloc(group, run.order()).ok()?;
+            let frames = self.core.alloc(Payer::swap_in(group), run.order()).ok()?;
             if let Some(folio) = self.start_swap_in(mm, run, frames, sparse) {
                 begun(&folio);
             }

@@ -3,7 +3,7 @@
 
 use super::Faults;
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
-use crate::group::{GroupEvent, GroupId, OverLimit};
+use crate::group::{GroupEvent, OverLimit};
 use crate::page::Parked;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
@@ -11,13 +11,12 @@ use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
 
-/// Reports, once, that groups give what their `min` protects.
+/// Reports, once, that groups have given what their `min` protects.
 pub(super) fn tell_of_min<P: Platform>(faults: &Faults<P>) {
-    let is_protected = || faults.groups.protected_below(GroupId::ROOT).iter().any(|group| group.min > 0);
-    if faults.groups.starving.takes_min_first() && is_protected() {
+    if faults.groups.starving.is_min_to_be_told() {
         faults.report(
-            "memory is full of what the min of groups protects, and an access waits for a page: groups \
-             give below their min now. Their min together should leave more of the budget",
+            "memory is full of what the min of groups protects, and an access waited for a page: groups give \
+             below their min where nothing else is left. Their min together should leave more of the budget",
         );
     }
 }

@@ -270,8 +270,6 @@ impl Groups {
             if !group.usage.take(pages, group.limits.max()) {
                 return Err(Refused::Over(above));
             }
-            // A page that goes out is added to swap before it is taken from the use. So it is missing in
-            // neither number if the swap is looked at last.
             if purpose == Purpose::New && group.beyond_memory_swap() > 0 {
                 group.usage.give(pages);
                 return Err(Refused::OverBoth(above));

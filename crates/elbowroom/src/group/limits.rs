@@ -27,7 +27,8 @@ pub struct Limits {
     pub high: u64,
     /// Memory that is not taken from the group as long as other groups have unprotected memory.
     pub low: u64,
-    /// Memory that is never taken from the group.
+    /// Memory that is not taken from the group by others, unless an access would fail else: it has waited for
+    /// a page of the budget, and nothing else is left.
     pub min: u64,
     /// The group never has more than this in swap: pages beyond it stay in memory. A limit below what is in
     /// swap brings nothing back. 0: none of the group's pages goes out. `u64::MAX`: no limit. Linux:

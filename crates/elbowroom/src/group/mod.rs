@@ -164,55 +164,94 @@ impl Folios {
     }
 }
 
+/// Measures for how long something has gone on.
+#[derive(Default)]
+struct Since(AtomicU64);
+
+impl Since {
+    /// It goes on: the time begins now, if it has not begun.
+    fn begin(&self, now: Duration) {
+        let now = (now.as_nanos() as u64).max(1);
+        let _ = self.0.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    }
+
+    fn end(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
+    fn time(&self, now: Duration) -> Duration {
+        match self.0.load(Ordering::Relaxed) {
+            0 => Duration::ZERO,
+            since => now.saturating_sub(Duration::from_nanos(since)),
+        }
+    }
+}
+
 /// Measures for how long faults have waited for memory without any of them getting some.
 pub struct Starving {
     born: Instant,
-    /// When that time began, in nanoseconds since `born`; 0: no fault waits.
-    since: AtomicU64,
+    /// How long faults have waited for memory, whatever limit it is.
+    all: Since,
+    /// How long faults have waited for frames of the arena.
+    arena: Since,
     /// Until when groups give what their `min` protects, in nanoseconds since `born`.
     min_gives_until: AtomicU64,
-    /// Whether it was told that they do.
+    /// Whether groups have given what their `min` protects, and whether that was told.
+    min_was_given: AtomicBool,
     told_of_min: AtomicBool,
 }
 
 impl Starving {
     fn new() -> Self {
-        let (since, min_gives_until) = (AtomicU64::new(0), AtomicU64::new(0));
-        Self { born: Instant::now(), since, min_gives_until, told_of_min: AtomicBool::new(false) }
+        Self {
+            born: Instant::now(),
+            all: Since::default(),
+            arena: Since::default(),
+            min_gives_until: AtomicU64::new(0),
+            min_was_given: AtomicBool::new(false),
+            told_of_min: AtomicBool::new(false),
+        }
     }
 
-    /// Notes that a fault waits for memory: the time begins now, if no fault waited before.
-    pub fn note(&self) {
-        let now = self.born.elapsed().as_nanos() as u64;
-        let _ = self.since.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    /// Notes that a fault waits for memory, and whether one waits for frames of the arena: the time begins
+    /// now, if no such fault waited before.
+    pub fn note(&self, arena: bool) {
+        let now = self.born.elapsed();
+        self.all.begin(now);
+        if arena {
+            self.arena.begin(now);
+        }
     }
 
     /// Ends the time: a fault that waited for memory has got some, or no fault waits any more.
     pub fn note_fed(&self) {
-        self.since.store(0, Ordering::Relaxed);
+        self.all.end();
+        self.arena.end();
     }
 
     /// For how long faults have waited for memory without any getting some.
     pub fn time(&self) -> Duration {
-        match self.since.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => self.born.elapsed().saturating_sub(Duration::from_nanos(since)),
-        }
+        self.all.time(self.born.elapsed())
     }
 
-    /// Whether groups are to give what their `min` protects, as a last resort: faults have waited for
-    /// [`MIN_HOLDS`] without any getting memory, or had done so within the last [`MIN_GIVES`].
+    /// Whether groups are to give what their `min` protects: faults have waited for frames of the arena for
+    /// [`MIN_HOLDS`] without any getting some, or had done so within the last [`MIN_GIVES`].
     pub fn takes_min(&self) -> bool {
-        let (now, until) = (self.born.elapsed(), &self.min_gives_until);
-        if self.time() > MIN_HOLDS {
-            until.store((now + MIN_GIVES).as_nanos() as u64, Ordering::Relaxed);
+        let now = self.born.elapsed();
+        if self.arena.time(now) > MIN_HOLDS {
+            self.min_gives_until.store((now + MIN_GIVES).as_nanos() as u64, Ordering::Relaxed);
         }
-        (now.as_nanos() as u64) < until.load(Ordering::Relaxed)
+        (now.as_nanos() as u64) < self.min_gives_until.load(Ordering::Relaxed)
     }
 
-    /// Whether groups give what their `min` protects, for the first time.
-    pub fn takes_min_first(&self) -> bool {
-        self.takes_min() && !self.told_of_min.swap(true, Ordering::Relaxed)
+    /// Groups have given what their `min` protects.
+    pub fn note_min_given(&self) {
+        self.min_was_given.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether groups have given what their `min` protects, and that was not told. It counts as told then.
+    pub fn is_min_to_be_told(&self) -> bool {
+        self.min_was_given.load(Ordering::Relaxed) && !self.told_of_min.swap(true, Ordering::Relaxed)
     }
 }
 

@@ -173,7 +173,7 @@ pub struct Protected {
     pub group: GroupId,
     /// What the group uses, with the groups below it; 0 for the root.
     pub usage: u64,
-    /// Pages that reclaim never takes.
+    /// Pages that reclaim takes only for an access that would fail else.
     pub min: u64,
     /// Pages that reclaim takes only if it can take no others.
     pub low: u64,

@@ -24,6 +24,8 @@ use std::path::{Path, PathBuf};
 pub struct ShownAlone {
     member: Arc<Member>,
     path: PathBuf,
+    /// The process that made the file. A forked child has this value, too, and does not remove the file.
+    maker: u32,
 }
 
 impl ShownAlone {
@@ -48,7 +50,7 @@ impl ShownAlone {
                         .write_all(&vec![0; ProcessTree::BYTES as usize])
                         .and_then(|()| ProcessTree::create(&file, &limits));
                     let tree = made.inspect_err(|_| _ = fs::remove_file(&path))?;
-                    return Ok(Self { member: Arc::new(Member::enter(Arc::new(tree))), path });
+                    return Ok(Self { member: Arc::new(Member::enter(Arc::new(tree))), path, maker: pid });
                 }
             }
         }
@@ -64,6 +66,8 @@ impl ShownAlone {
 impl Drop for ShownAlone {
     fn drop(&mut self) {
         // The manager may live on, and goes on with its mapping of the table.
-        let _ = fs::remove_file(&self.path);
+        if self.maker == own_pid() {
+            let _ = fs::remove_file(&self.path);
+        }
     }
 }

@@ -29,6 +29,10 @@ const IDLE: u64 = 0;
 const ASKED: u64 = 1;
 /// The request was answered.
 const DONE: u64 = 2;
+/// The bits of the state in its word.
+const STATES: u64 = 3;
+/// A request that is older than this is not served any more: nobody waits for it.
+const REQUEST_BOUND: Duration = Duration::from_secs(3);
 
 /// What a group uses and has counted, with the groups below it, and its limits. A limit of `u64::MAX`: none.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
@@ -119,8 +123,9 @@ pub struct GroupRow {
     pub used: GroupUse,
     /// When the process noted that, in nanoseconds since the boot. `None`: never.
     pub noted_at: Option<u64>,
-    /// The number of its row, for [`GroupTable::request`].
+    /// The number of its row, and the row's owner, for [`GroupTable::request`].
     pub(super) at: usize,
+    pub(super) owner: u64,
 }
 
 /// What is requested of a group. Sizes are in bytes.
@@ -204,10 +209,17 @@ impl<'t> GroupTable<'t> {
         let owner = Self::owner_of(row, pid);
         let free = |at: &usize| {
             let word = self.0.group(*at, group::OWNER);
-            word.load(Ordering::Relaxed) == 0
-                && word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+            word.compare_exchange(0, owner, Ordering::AcqRel, Ordering::Relaxed).is_ok()
         };
-        let at = (0..GROUP_ROWS).find(free)?;
+        // Before the row has its owner: other processes free the rows below this number only.
+        let take = |at: &usize| {
+            self.0.head(head::GROUPS_USED).fetch_max(*at as u64 + 1, Ordering::AcqRel);
+            free(at)
+        };
+        let is_free = |at: &usize| self.0.group(*at, group::OWNER).load(Ordering::Relaxed) == 0;
+        let at = (0..GROUP_ROWS).filter(is_free).find(take)?;
+        // What was requested of the owner before is not requested of this one.
+        (group::NOTED..group::WORDS).for_each(|word| self.0.group(at, word).store(0, Ordering::Relaxed));
         let mut bytes = [0; NAME_BYTES];
         bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
         for (nth, word) in bytes.chunks_exact(8).enumerate() {
@@ -215,7 +227,6 @@ impl<'t> GroupTable<'t> {
             self.0.group(at, group::NAME + nth).store(word, Ordering::Relaxed);
         }
         self.0.group(at, group::KEY).store(key, Ordering::Relaxed);
-        self.0.head(head::GROUPS_USED).fetch_max(at as u64 + 1, Ordering::AcqRel);
         Some(at)
     }
 
@@ -243,6 +254,8 @@ impl<'t> GroupTable<'t> {
         let group_of = |at: usize| {
             let word = |word| self.0.group(at, word).load(Ordering::Relaxed);
             let owner = self.0.group(at, group::OWNER).load(Ordering::Acquire);
+            // First, so that the figures are not older than that.
+            let noted = self.0.group(at, group::NOTED).load(Ordering::Acquire);
             let (pid, row) = ((owner >> 32) as u32, (owner as u32 as usize).checked_sub(1)?);
             let lives = self.0.rows().contains(&row) && self.0.owner(row) == pid && pid != 0;
             let bytes: Vec<u8> = (group::NAME..group::NOTED)
@@ -253,8 +266,9 @@ impl<'t> GroupTable<'t> {
                 pid,
                 name: String::from_utf8_lossy(&bytes).into_owned(),
                 used: GroupUse::of(std::array::from_fn(|nth| word(group::FIGURES + nth))),
-                noted_at: Some(word(group::NOTED)).filter(|noted| *noted > 0),
+                noted_at: Some(noted).filter(|noted| *noted > 0),
                 at,
+                owner,
             })
         };
         self.numbers().filter_map(group_of).collect()
@@ -264,11 +278,13 @@ impl<'t> GroupTable<'t> {
     /// process.
     pub fn ask(&self, pid: u32) -> bool {
         let row = self.0.rows().find(|row| self.0.owner(*row) == pid);
-        if let Some(row) = row {
-            self.0.row(row, row::GROUPS_ASKED).store(1, Ordering::Release);
-            self.0.ring_surely(row);
-        }
+        row.into_iter().for_each(|row| self.ask_row(row));
         row.is_some()
+    }
+
+    fn ask_row(&self, row: usize) {
+        self.0.row(row, row::GROUPS_ASKED).store(1, Ordering::Release);
+        self.0.ring_surely(row);
     }
 
     /// Requests something of a group, for this process, whose id is `own`. `false`: another process's request
@@ -281,24 +297,42 @@ impl<'t> GroupTable<'t> {
         {
             return false;
         }
+        if !self.is_same(of) {
+            claim.store(0, Ordering::Release);
+            return false;
+        }
         let [what, bytes] = request.words();
         self.0.group(of.at, group::WHAT).store(what, Ordering::Relaxed);
         self.0.group(of.at, group::BYTES).store(bytes, Ordering::Relaxed);
         self.0.group(of.at, group::FREED).store(0, Ordering::Relaxed);
         self.0.group(of.at, group::BEGAN).store(0, Ordering::Relaxed);
-        self.0.group(of.at, group::STATE).store(ASKED, Ordering::Release);
-        self.ask(of.pid)
+        self.0.group(of.at, group::FOR).store(of.owner, Ordering::Relaxed);
+        self.0.group(of.at, group::STATE).store(boot_time() << 2 | ASKED, Ordering::Release);
+        let is_there = self.ask(of.pid);
+        if !is_there {
+            self.end_request(of);
+        }
+        is_there
+    }
+
+    /// Whether a row still is that of the same process.
+    fn is_same(&self, of: &GroupRow) -> bool {
+        self.0.group(of.at, group::OWNER).load(Ordering::Acquire) == of.owner
     }
 
     /// The answer to the last request to a group. `None`: it is not done.
     pub fn answer(&self, of: &GroupRow) -> Option<GroupAnswer> {
         let word = |word| self.0.group(of.at, word).load(Ordering::Relaxed);
-        let is_done = self.0.group(of.at, group::STATE).load(Ordering::Acquire) == DONE;
-        is_done.then(|| GroupAnswer { errno: word(group::RESULT), freed_bytes: word(group::FREED) })
+        let is_done = self.0.group(of.at, group::STATE).load(Ordering::Acquire) & STATES == DONE;
+        (is_done && self.is_same(of))
+            .then(|| GroupAnswer { errno: word(group::RESULT), freed_bytes: word(group::FREED) })
     }
 
     /// Gives up a request, or takes notice of its answer: other processes can request something.
     pub fn end_request(&self, of: &GroupRow) {
+        if !self.is_same(of) {
+            return;
+        }
         self.0.group(of.at, group::STATE).store(IDLE, Ordering::Release);
         self.0.group(of.at, group::CLAIM).store(0, Ordering::Release);
     }
@@ -310,16 +344,27 @@ impl<'t> GroupTable<'t> {
         word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Does what is requested of a group. `act` has the request, and what the group used when it was begun,
+    /// Does what is requested of a group of the process `owner`. `act` has the request, and what the group used when it was begun,
     /// in bytes (`None`: it begins now). It gives that figure, the use now, and whether that is all. `true`:
     /// it is not all.
     pub(super) fn serve(
         &self,
         at: usize,
+        owner: u64,
         act: impl FnOnce(GroupRequest, Option<u64>) -> (u64, u64, Progress),
     ) -> bool {
         let word = |word| self.0.group(at, word);
-        if word(group::STATE).load(Ordering::Acquire) != ASKED {
+        let (state, asked) = (word(group::STATE), word(group::STATE).load(Ordering::Acquire));
+        let answer = |answer: u64| {
+            let _ = state.compare_exchange(asked, answer, Ordering::AcqRel, Ordering::Relaxed);
+        };
+        if asked & STATES != ASKED {
+            return false;
+        }
+        // A process that was killed gives its request up, too: nobody waits for it any more.
+        let age = Duration::from_nanos(boot_time().saturating_sub(asked >> 2));
+        if word(group::FOR).load(Ordering::Relaxed) != owner || age > REQUEST_BOUND {
+            answer(IDLE);
             return false;
         }
         let [what, bytes, began] =
@@ -328,13 +373,15 @@ impl<'t> GroupTable<'t> {
             Some(request) => act(request, began.checked_sub(1)),
             None => (0, 0, Progress::Done(u64::from(elbowroom_machine::Errno::INVAL.raw_os_error() as u32))),
         };
+        // The request may have been given up meanwhile, and another one made.
+        if state.load(Ordering::Acquire) != asked {
+            return false;
+        }
         word(group::BEGAN).store(began.saturating_add(1), Ordering::Relaxed);
         word(group::FREED).store(began.saturating_sub(now), Ordering::Relaxed);
         if let Progress::Done(errno) = progress {
             word(group::RESULT).store(errno, Ordering::Relaxed);
-            // The request may have been given up meanwhile.
-            let state = word(group::STATE);
-            let _ = state.compare_exchange(ASKED, DONE, Ordering::AcqRel, Ordering::Relaxed);
+            answer(asked & !STATES | DONE);
         }
         progress == Progress::Begun
     }
@@ -381,8 +428,10 @@ impl<'m> OwnGroups<'m> {
     /// the first call counts. Groups for which the table has no room are not shown.
     pub(crate) fn show(&self, groups: Vec<(u64, String)>) {
         let shown = |(key, name)| ShownGroup { key, name, row: AtomicUsize::new(NO_ROW) };
-        let _ = self.shown.set(groups.into_iter().map(shown).collect());
-        self.take_rows();
+        let groups: Vec<_> = groups.into_iter().map(shown).collect();
+        // Before others see them: two threads would take two rows for a group.
+        self.rows_for(&groups);
+        let _ = self.shown.set(groups);
     }
 
     /// Shows groups that have these names and no manager, for tests of commands that look at them.
@@ -393,9 +442,11 @@ impl<'m> OwnGroups<'m> {
 
     /// Takes rows for groups that have none, since this is a forked child, or the process was taken for dead.
     pub(super) fn take_rows(&self) {
-        let (Some(groups), Some(row), table) = (self.shown.get(), self.row, GroupTable::of(self.tree)) else {
-            return;
-        };
+        self.shown.get().into_iter().for_each(|groups| self.rows_for(groups));
+    }
+
+    fn rows_for(&self, groups: &[ShownGroup]) {
+        let (Some(row), table) = (self.row, GroupTable::of(self.tree)) else { return };
         for group in groups {
             let at = group.row.load(Ordering::Relaxed);
             if !table.is_of(at, row, self.pid, group.key) {
@@ -429,14 +480,15 @@ impl<'m> OwnGroups<'m> {
         for group in groups {
             let at = group.row.load(Ordering::Relaxed);
             if table.is_of(at, row, self.pid, group.key) {
-                is_more |= table.serve(at, |request, began| act(group.key, request, began));
+                let owner = GroupTable::owner_of(row, self.pid);
+                is_more |= table.serve(at, owner, |request, began| act(group.key, request, began));
                 if let Some(used) = used(group.key) {
                     table.note(at, &used);
                 }
             }
         }
         if is_more {
-            table.ask(self.pid);
+            table.ask_row(row);
         }
     }
 }

@@ -130,7 +130,8 @@ pub(super) mod group {
     pub(in crate::process_tree) const FIGURES: usize = 19;
     /// The id of the process that requests something; 0: none does.
     pub(in crate::process_tree) const CLAIM: usize = 40;
-    /// The state of the request.
+    /// When it was requested, in nanoseconds since the boot, times 4, and the state of the request. So no two
+    /// requests have the same word.
     pub(in crate::process_tree) const STATE: usize = 41;
     /// What is requested, and how many bytes of it.
     pub(in crate::process_tree) const WHAT: usize = 42;
@@ -141,6 +142,8 @@ pub(super) mod group {
     pub(in crate::process_tree) const RESULT: usize = 45;
     /// What the group used when the request was begun, in bytes, and 1; 0: it was not begun.
     pub(in crate::process_tree) const BEGAN: usize = 46;
+    /// Of which owner's group it is requested: the row may have got another owner meanwhile.
+    pub(in crate::process_tree) const FOR: usize = 47;
 }
 
 // What has several words has room for them.

@@ -5,7 +5,7 @@
 //! and give more the less it cost lately to take from their kind (`cost`). Over many batches, each list
 //! loses the same part of its unprotected pages, weighted by that. Lists that gave nothing are left alone
 //! until all others gave nothing. A group within its `low` is left alone, too, unless all others gave
-//! nothing; a group within its `min` always. Anonymous memory is left alone where no more may go to swap:
+//! nothing; a group within its `min` always, but for an access that would fail else. Anonymous memory is left alone where no more may go to swap:
 //! of a group whose swap is at its limit, and wherever memory and swap together are to become less.
 
 use super::Reclaim;
@@ -24,7 +24,7 @@ enum Spared {
     Low,
     /// Only groups within their `min`. Linux: `memcg_low_reclaim`.
     Min,
-    /// None.
+    /// No group: each gives, within its `min`, too.
     Nothing,
 }
 
@@ -34,19 +34,26 @@ pub(crate) struct Target {
     group: GroupId,
     /// Whether it helps that pages go to swap. Linux: `scan_control.may_swap`.
     may_swap: bool,
+    /// Whether groups may give what their `min` protects, as the last resort: an access would fail else.
+    may_take_min: bool,
 }
 
 impl From<GroupId> for Target {
     /// The group's memory.
     fn from(group: GroupId) -> Self {
-        Self { group, may_swap: true }
+        Self { group, may_swap: true, may_take_min: false }
     }
 }
 
 impl Target {
     /// The memory and swap of a group together: only pages of files can be freed.
     pub(crate) fn memory_and_swap(group: GroupId) -> Self {
-        Self { group, may_swap: false }
+        Self { group, may_swap: false, may_take_min: false }
+    }
+
+    /// The arena, for an access that finds no frame in it.
+    pub(crate) fn arena_for_access() -> Self {
+        Self { group: GroupId::ROOT, may_swap: true, may_take_min: true }
     }
 }
 
@@ -89,6 +96,9 @@ impl<'a, P: Platform> Scan<'a, P> {
             if freed == 0 && !self.reclaim.is_writing_enough() && self.deactivate(want, spared) {
                 freed = self.shrink_inactive(want, spared).0;
             }
+            if freed > 0 && spared == Spared::Nothing {
+                self.reclaim.groups.starving.note_min_given();
+            }
             if freed > 0 || !skipped {
                 return freed;
             }
@@ -96,10 +106,10 @@ impl<'a, P: Platform> Scan<'a, P> {
         0
     }
 
-    /// Whether groups give what their `min` protects, as the last resort: the process would end otherwise.
-    /// Not for the limit of a group: its own groups are within it.
+    /// Whether groups give what their `min` protects. Not while pages are on their way out: they are free soon.
     fn takes_min(&self) -> bool {
-        self.target.group == GroupId::ROOT && self.reclaim.groups.starving.takes_min()
+        let Self { reclaim, target, .. } = self;
+        target.may_take_min && reclaim.to_write.own() == 0 && reclaim.groups.starving.takes_min()
     }
 
     /// Frees about `want` pages from the inactive and standby lists. Returns how many, and whether groups
@@ -125,7 +135,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     fn sources(&self, spared: Spared) -> (Vec<Source<'a>>, bool) {
         let (reclaim, mut skipped) = (self.reclaim, false);
         let mut sources = Vec::new();
-        let Target { group: target, may_swap } = self.target;
+        let Target { group: target, may_swap, .. } = self.target;
         let all = reclaim.groups.protected_below(target);
         let within: Vec<_> = all.iter().map(|group| group.group).collect();
         let swappiness = reclaim.groups.swappiness(target);

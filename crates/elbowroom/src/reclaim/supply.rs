@@ -49,7 +49,7 @@ impl<P: Platform> Reclaim<P> {
                 Err(OverLimit::Arena) if order > 0 && !is_short_of_pieces(&self.mmu) => break,
                 // The free frames may be in pieces. Evicting folios of that size frees runs of that size,
                 // so go on for a while.
-                Err(OverLimit::Arena) => GroupId::ROOT.into(),
+                Err(OverLimit::Arena) => Target::arena_for_access(),
             };
             if self.shrink(from, want, woken) == 0 {
                 break;
