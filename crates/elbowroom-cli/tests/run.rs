@@ -39,7 +39,7 @@ fn bad_options_are_errors_of_usage_before_the_program_starts() {
         (&["--fallback", "yes"], "[possible values: none, kernel]"),
         (&["--handlers", "17"], "'17' is not a whole number from 0 to 16"),
         (&["--dirty", "8191"], "at least 8K"),
-        (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 682.7 MiB"),
+        (&["--memory", "16M", "--swap", "1G"], "too much for a budget of 16 MiB: at most 655.4 MiB"),
         (&["--swap", "0", "--swap-encrypt"], "with --swap 0 is none"),
         (&["--swap", "10"], "is a unit missing?"),
         (&["--writeback-interval", "5"], "needs a unit"),

@@ -366,6 +366,8 @@ mod tests {
         let tree = std::sync::Arc::new(tree);
         Member::enter(tree.clone()).groups().show_names(&["a"]);
         let mut row = GroupTable::of(&tree).rows().remove(0);
+        assert!(check(&row, Limit::Low, 1 << 20).unwrap_err().message.contains("has not answered yet"));
+        row.noted_at = Some(1);
         let (max_bytes, high_bytes) = (256 << 20, u64::MAX);
         row.used =
             GroupUse { max_bytes, high_bytes, low_bytes: 0, min_bytes: 8 << 20, ..GroupUse::default() };

@@ -46,7 +46,8 @@ pub const GROUP_KEYS: [&str; 7] =
 /// The keys that a rule may have.
 pub const RULE_KEYS: [&str; 6] = ["group", "program", "file", "kind", "min-size", "max-size"];
 
-/// The least that `max`, `high`, `memory-swap-max` and `dirty` can be, in bytes: what a few faults at a time need.
+/// The least that `max`, `high`, `memory-swap-max` and `dirty` can be, in bytes: what a few faults at a time
+/// need.
 pub const LEAST_LIMIT: u64 = 1 << 20;
 
 /// The least that can be protected, in bytes: a page.

@@ -430,7 +430,9 @@ impl ProcessTree {
             let counted = self.row(row, row::USE + word).swap(0, Ordering::Relaxed);
             self.head(head::ENDED + word).fetch_add(counted, Ordering::Relaxed);
         }
-        for word in (row::SINCE..row::USE).chain(row::NOTED..ROW_WORDS) {
+        // The start time last: a row with an owner and no start time is left alone, even if its process was
+        // killed in the middle of this.
+        for word in (row::SINCE + 1..row::USE).chain(row::NOTED..ROW_WORDS).chain([row::SINCE]) {
             self.row(row, word).store(0, Ordering::Relaxed);
         }
     }
