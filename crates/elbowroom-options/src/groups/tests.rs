@@ -58,8 +58,8 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         ("group:root", "group.root: root is the group above all others: its limit is --memory, or --each"),
         (
             "group:a.max",
-            "group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty are the names of limits: give \
-             the group another name",
+            "group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty are the names of limits: \
+             give the group another name",
         ),
         ("group:a:swap-max:-1", "group.a.swap-max: a size cannot be below 0: write 1"),
         ("group:a:memory-swap-max:1000K", "group.a.memory-swap-max: it must be at least 1M"),

@@ -11,7 +11,7 @@
 //! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
 use super::limits::UNLIMITED;
-use super::tree::{Group, Place, State};
+use super::tree::{Group, Place, State, Tree};
 use super::{GroupId, Groups, OverLimit, Payer, Purpose};
 use crate::config::NEAR_MAX_SHARE;
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -28,9 +28,13 @@ const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
 pub struct NearMax(AtomicUsize);
 
 impl NearMax {
-    fn note(&self, index: usize) {
-        if self.0.load(Ordering::Relaxed) != index {
-            self.0.store(index, Ordering::Relaxed);
+    /// Notes a group, or one above it, that is close to its `max`.
+    fn note(&self, tree: &Tree, index: usize) {
+        let is_near = |above: &usize| tree.at(*above).beyond_mark(1) > 0;
+        if let Some(near) = tree.lineage(index).find(is_near)
+            && self.0.load(Ordering::Relaxed) != near
+        {
+            self.0.store(near, Ordering::Relaxed);
         }
     }
 
@@ -39,10 +43,10 @@ impl NearMax {
         self.0.load(Ordering::Relaxed) != GroupId::ROOT.index()
     }
 
-    /// The index of that group in the table of groups. It is forgotten. `None`: none came close.
-    fn take(&self) -> Option<usize> {
+    /// That group, which is forgotten. `None`: none came close.
+    pub fn take(&self, tree: &Tree) -> Option<GroupId> {
         let index = self.0.swap(GroupId::ROOT.index(), Ordering::Relaxed);
-        (index != GroupId::ROOT.index()).then_some(index)
+        (index != GroupId::ROOT.index()).then(|| tree.id(index))
     }
 }
 
@@ -172,6 +176,12 @@ enum Refused {
 }
 
 impl Group {
+    /// How many pages are to be freed ahead of need until the group is twice as far from its `max` as it may
+    /// come.
+    pub fn beyond_high_mark(&self) -> u64 {
+        self.beyond_mark(2)
+    }
+
     /// How many pages the group uses beyond its mark: below its `max` by so many times a part of it, but at
     /// least by so many stocks. 0, if it has no `max`.
     fn beyond_mark(&self, times: u64) -> u64 {
@@ -228,39 +238,18 @@ impl Groups {
     fn take_use(&self, of: (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
-            self.note_near(of.0);
+            self.near_max.note(self, of.0);
             self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
         match self.try_take(of, purpose, pages) {
             Err(Refused::Over(over) | Refused::OverBoth(over)) => {
-                self.note_near(of.0);
+                self.near_max.note(self, of.0);
                 self.drain(over);
                 self.try_take(of, purpose, pages)
             }
             other => other,
         }
-    }
-
-    /// Notes a group, or one above it, that is close to its `max`.
-    fn note_near(&self, index: usize) {
-        let is_near = |above: &usize| self.at(*above).beyond_mark(1) > 0;
-        if let Some(near) = self.lineage(index).find(is_near) {
-            self.near_max.note(near);
-        }
-    }
-
-    /// A group that came close to its `max`, and how many of its pages are to be freed ahead of need: until it
-    /// is twice as far from its `max` as it may come. It is told of once.
-    pub fn take_near_max(&self) -> Option<(GroupId, u64)> {
-        let index = self.near_max.take()?;
-        Some((self.id(index), self.at(index).beyond_mark(2)))
-    }
-
-    /// How many pages of a group are to be freed until it is as far from its `max` as [`Groups::take_near_max`]
-    /// wants.
-    pub fn beyond_high_mark(&self, group: GroupId) -> u64 {
-        self.of(group).beyond_mark(2)
     }
 
     fn try_take(&self, (index, place): (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {

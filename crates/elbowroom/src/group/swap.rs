@@ -127,8 +127,8 @@ impl Group {
         match self.limits.memory_swap_max() {
             UNLIMITED => 0,
             most => {
-                // A page that goes out is added to swap first, one that comes in to the use. So it is missing in
-                // neither number if swap is looked at before and after.
+                // A page that goes out is added to swap first, one that comes in to the use. So it is missing
+                // in neither number if swap is looked at before and after.
                 let before = self.swap.pages();
                 let used = self.usage.pages();
                 (used + before.max(self.swap.pages())).saturating_sub(most)

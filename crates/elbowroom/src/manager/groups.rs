@@ -9,7 +9,7 @@ use crate::page::Ready;
 use crate::pause::{Cause, pause};
 use crate::platform::{Platform, Soft};
 use crate::reclaim::Target;
-use crate::space::{Space, Spaces};
+use crate::space::{Space, Spaces, regroup};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::Arc;
 
@@ -136,6 +136,43 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
         let freed = self.core.shrink(target, want, &ready);
         self.core.dispatch(ready.take());
         freed
+    }
+}
+
+impl<P: Platform> MemoryGroups<'_, P> {
+    /// The group of a space: it pays for mappings that are made without a group of their own.
+    pub fn group_of(&self, space: &Space<P>) -> GroupId {
+        regroup::group_of(space)
+    }
+
+    /// Gives a space another group. Mappings that exist stay in theirs: see [`MemoryGroups::move_mappings`].
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group.
+    pub fn move_space(&self, space: &Space<P>, group: GroupId) -> Result<(), Errno> {
+        regroup::move_space(space, group)
+    }
+
+    /// Moves the mappings of a range to another group, which pays for the anonymous memory that is allocated
+    /// for them from now on. Pages that are there stay charged to the group before. Pages of files are
+    /// charged to the group of the file's first mapping, as before.
+    ///
+    /// `addr`: a multiple of the page size. `len`: in bytes, rounded up to whole pages; 0: nothing is moved.
+    /// A mapping that is in the range in part is split.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. EINVAL: the address is not aligned. ENOMEM: not all of the range is
+    /// mapped; then nothing is moved.
+    ///
+    /// Locks: the layout lock, and the locks of the range's VMAs.
+    pub fn move_mappings(
+        &self,
+        space: &Space<P>,
+        addr: usize,
+        len: usize,
+        group: GroupId,
+    ) -> Result<(), Errno> {
+        regroup::move_mappings(space, addr, len, group)
     }
 }
 

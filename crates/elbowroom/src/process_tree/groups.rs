@@ -344,9 +344,9 @@ impl<'t> GroupTable<'t> {
         word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Does what is requested of a group of the process `owner`. `act` has the request, and what the group used when it was begun,
-    /// in bytes (`None`: it begins now). It gives that figure, the use now, and whether that is all. `true`:
-    /// it is not all.
+    /// Does what is requested of a group of the process `owner`. `act` has the request, and what the group
+    /// used when it was begun, in bytes (`None`: it begins now). It gives that figure, the use now, and
+    /// whether that is all. `true`: it is not all.
     pub(super) fn serve(
         &self,
         at: usize,

@@ -5,7 +5,8 @@
 //! and give more the less it cost lately to take from their kind (`cost`). Over many batches, each list
 //! loses the same part of its unprotected pages, weighted by that. Lists that gave nothing are left alone
 //! until all others gave nothing. A group within its `low` is left alone, too, unless all others gave
-//! nothing; a group within its `min` always, but for an access that would fail else. Anonymous memory is left alone where no more may go to swap:
+//! nothing; a group within its `min` always, but for an access that would fail else. Anonymous memory is
+//! left alone where no more may go to swap:
 //! of a group whose swap is at its limit, and wherever memory and swap together are to become less.
 
 use super::Reclaim;
@@ -106,7 +107,8 @@ impl<'a, P: Platform> Scan<'a, P> {
         0
     }
 
-    /// Whether groups give what their `min` protects. Not while pages are on their way out: they are free soon.
+    /// Whether groups give what their `min` protects. Not while pages are on their way out: they are free
+    /// soon.
     fn takes_min(&self) -> bool {
         let Self { reclaim, target, .. } = self;
         target.may_take_min && reclaim.to_write.own() == 0 && reclaim.groups.starving.takes_min()

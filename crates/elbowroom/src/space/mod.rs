@@ -24,7 +24,7 @@ mod page_out;
 mod populate;
 mod protect;
 mod query;
-mod regroup;
+pub(crate) mod regroup;
 mod remap;
 mod sync;
 mod unmap;

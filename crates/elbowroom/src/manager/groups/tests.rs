@@ -335,28 +335,28 @@ fn a_space_and_its_mappings_move_to_another_group() {
     let (space, start) = anonymous(&manager, old, 16);
     let half = (8 * UNIT) as usize;
     assert!(used(old) >= 16.0 && used(new) == 0.0);
-    space.move_mappings(start + half, half, new).unwrap();
+    groups.move_mappings(&space, start + half, half, new).unwrap();
     assert!(used(old) >= 16.0 && used(new) == 0.0, "nothing was allocated since");
     space.advise(start, 2 * half, Advice::DontNeed).unwrap();
     let cpu = space.cpu();
     (0..2 * half / PAGE_SIZE).for_each(|page| cpu.write_u64(start + page * PAGE_SIZE, 7).unwrap());
     assert!((8.0..8.5).contains(&used(old)) && (8.0..8.5).contains(&used(new)));
     // Mappings that are made without a group are the space's, and so is a child.
-    assert_eq!(space.group(), old);
-    space.set_group(new).unwrap();
+    assert_eq!(groups.group_of(&space), old);
+    groups.move_space(&space, new).unwrap();
     let more = space.map(MapRequest::private_memory(half)).unwrap();
     (0..half / PAGE_SIZE).for_each(|page| cpu.write_u64(more + page * PAGE_SIZE, 7).unwrap());
     assert!((8.0..8.5).contains(&used(old)) && (16.0..16.5).contains(&used(new)));
-    assert_eq!(space.fork().unwrap().group(), new);
+    assert_eq!(groups.group_of(&space.fork().unwrap()), new);
     // Errors change nothing.
     groups.remove(old).unwrap();
-    assert_eq!(space.set_group(old), Err(Errno::NOENT));
-    assert_eq!(space.move_mappings(start, half, old), Err(Errno::NOENT));
-    assert_eq!(space.move_mappings(start + 1, half, new), Err(Errno::INVAL));
+    assert_eq!(groups.move_space(&space, old), Err(Errno::NOENT));
+    assert_eq!(groups.move_mappings(&space, start, half, old), Err(Errno::NOENT));
+    assert_eq!(groups.move_mappings(&space, start + 1, half, new), Err(Errno::INVAL));
     space.unmap(start + half, PAGE_SIZE).unwrap();
-    assert_eq!(space.move_mappings(start, 2 * half, GroupId::ROOT), Err(Errno::NOMEM));
-    assert_eq!(space.move_mappings(start, 0, new), Ok(()));
-    assert_eq!(space.group(), new);
+    assert_eq!(groups.move_mappings(&space, start, 2 * half, GroupId::ROOT), Err(Errno::NOMEM));
+    assert_eq!(groups.move_mappings(&space, start, 0, new), Ok(()));
+    assert_eq!(groups.group_of(&space), new);
 }
 
 /// Threads that store to a file are slowed down at the limit of their group, and only there.
