@@ -250,10 +250,6 @@ pub const LEAST_AHEAD_FRAMES: usize = 256;
 /// See [`GROW_AHEAD_FRAMES`].
 pub const GROW_AHEAD_SHARE: usize = 16;
 
-/// Memory of a group is freed ahead of need once the group is closer to its `max` than this part of it, until
-/// it is twice as far away, as that of the arena is (`low_share`).
-pub const NEAR_MAX_SHARE: u64 = 128;
-
 /// A process that gives pages to others keeps so many free frames: 512 KiB.
 pub const FRAMES_AT_HAND: usize = 128;
 

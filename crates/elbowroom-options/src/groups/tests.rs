@@ -46,7 +46,7 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         (
             "group:a:size:1M",
             "group.a.size: there is no such key; a group may have min, low, high, max, swap-max, \
-          memory-swap-max",
+          memory-swap-max, dirty",
         ),
         ("group:a:max:1M:max:2M", "group.a.max: it is there twice"),
         ("group:a:max:1000K", "group.a.max: it must be at least 1M"),

@@ -10,11 +10,9 @@
 //!
 //! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
-use super::limits::UNLIMITED;
-use super::tree::{Group, Place, State, Tree};
+use super::tree::{Place, State};
 use super::{GroupId, Groups, OverLimit, Payer, Purpose};
-use crate::config::NEAR_MAX_SHARE;
-use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::{Counters, Mutant};
 
 /// In tests of the tests: a page from a stock is counted as used once more.
@@ -22,33 +20,6 @@ const MUTANT_CHARGE_TWICE: Mutant = Mutant::new("charge_twice");
 
 /// Pages of use that a thread takes at a time. Linux: `MEMCG_CHARGE_BATCH`.
 const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
-
-/// The group that came close to its `max` last, for the thread that frees memory of groups ahead of need.
-#[derive(Default)]
-pub struct NearMax(AtomicUsize);
-
-impl NearMax {
-    /// Notes a group, or one above it, that is close to its `max`.
-    fn note(&self, tree: &Tree, index: usize) {
-        let is_near = |above: &usize| tree.at(*above).beyond_mark(1) > 0;
-        if let Some(near) = tree.lineage(index).find(is_near)
-            && self.0.load(Ordering::Relaxed) != near
-        {
-            self.0.store(near, Ordering::Relaxed);
-        }
-    }
-
-    /// Whether a group has come close to its `max`.
-    pub fn is_some(&self) -> bool {
-        self.0.load(Ordering::Relaxed) != GroupId::ROOT.index()
-    }
-
-    /// That group, which is forgotten. `None`: none came close.
-    pub fn take(&self, tree: &Tree) -> Option<GroupId> {
-        let index = self.0.swap(GroupId::ROOT.index(), Ordering::Relaxed);
-        (index != GroupId::ROOT.index()).then(|| tree.id(index))
-    }
-}
 
 /// How much a group uses.
 #[derive(Default)]
@@ -175,26 +146,6 @@ enum Refused {
     Removed,
 }
 
-impl Group {
-    /// How many pages are to be freed ahead of need until the group is twice as far from its `max` as it may
-    /// come.
-    pub fn beyond_high_mark(&self) -> u64 {
-        self.beyond_mark(2)
-    }
-
-    /// How many pages the group uses beyond its mark: below its `max` by so many times a part of it, but at
-    /// least by so many stocks. 0, if it has no `max`.
-    fn beyond_mark(&self, times: u64) -> u64 {
-        match self.limits.max() {
-            UNLIMITED => 0,
-            max => {
-                let room = times * (max / NEAR_MAX_SHARE).max(STOCK);
-                self.usage.pages().saturating_sub(max.saturating_sub(room))
-            }
-        }
-    }
-}
-
 impl Groups {
     /// Charges pages to the group that pays for the payer's group ([`Tree::paying`](super::Tree::paying)),
     /// and returns that group. `Err`: the group whose limit does not permit that.
@@ -238,13 +189,11 @@ impl Groups {
     fn take_use(&self, of: (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
-            self.near_max.note(self, of.0);
             self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
         match self.try_take(of, purpose, pages) {
             Err(Refused::Over(over) | Refused::OverBoth(over)) => {
-                self.near_max.note(self, of.0);
                 self.drain(over);
                 self.try_take(of, purpose, pages)
             }

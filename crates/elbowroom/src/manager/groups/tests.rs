@@ -386,21 +386,3 @@ fn a_group_has_at_most_so_many_dirty_pages() {
     assert!(most(by_max) <= 3.5);
     assert!(most(free) > 4.0, "else the limits above have not made the difference");
 }
-
-/// A group that is close to its `max` is reclaimed from without any of its threads.
-#[test]
-fn memory_of_a_group_is_freed_ahead_of_need() {
-    let manager = manager(100, 100);
-    let groups = manager.groups();
-    let group = groups.create(GroupId::ROOT, &limits(|limits| limits.max = 32 * UNIT)).unwrap();
-    let cache = Cached::new(&manager, group, 40);
-    cache.read();
-    let since = Instant::now();
-    while units(stats(&manager, group).usage_bytes) > 31.0 {
-        assert!(since.elapsed() < Duration::from_secs(20), "{:?}", stats(&manager, group));
-        thread::sleep(Duration::from_millis(1));
-    }
-    // What fits stays.
-    assert!(units(stats(&manager, group).usage_bytes) > 28.0);
-    cache.read();
-}
