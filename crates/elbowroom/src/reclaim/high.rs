@@ -35,7 +35,7 @@ pub(crate) fn see_to_high<P: Platform>(
     let want = (usage - high).min(MOST_PAGES).max(batch as u64);
     let freed = reclaim.shrink(over, want as usize, woken);
     // What is on its way to swap is reclaimed soon.
-    reclaim.groups.of(over).note_high(freed > 0 || reclaim.to_write.own() > 0);
+    reclaim.groups.of(over).note_high(freed > 0 || reclaim.is_writing_enough());
     let (over, [usage, high]) = reclaim.groups.over_high(group)?;
     if freed == 0 {
         reclaim.groups.count(over, GroupEvent::HighStuck, 1);
