@@ -138,6 +138,8 @@ static void killed(int count, size_t bytes, int seconds)
     }
     for (int at = 0; at < count; at++)
         ends_well(workers[at]);
+    // What processes had that have ended is free within a second.
+    usleep(1200 * 1000);
     printf("%d kills\n", kills);
 }
 
