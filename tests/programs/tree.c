@@ -6,8 +6,14 @@
  *   tree killed N MIB SECONDS   N such processes, of which one at random is killed and another one started,
  *                               again and again; the rest must be right
  *   tree waits MIB              fills MIB, says "full", and waits for a line
- *   tree quiet MIB SECONDS      as `waits`, but reads all of it again and again; says how many rounds */
+ *   tree quiet MIB SECONDS      as `waits`, but reads all of it again and again; says how many rounds
+ *   tree orphan MIB HOW FILE    ends at once; its child, made by HOW (fork or vfork), executes `tree workers 1
+ *                               MIB` with FILE as output
+ *   tree together MIB           a process and its child do the same work, and end at about the same time
+ *   tree apart MIB              `tree workers 1 MIB` in a pid namespace of its own, and a second after its
+ *                               end */
 #include "common.h"
+#include <sched.h>
 
 static const char *self;
 
@@ -143,6 +149,43 @@ static void killed(int count, size_t bytes, int seconds)
     printf("%d kills\n", kills);
 }
 
+static void become_worker(const char *mib)
+{
+    execl(self, self, "workers", "1", mib, NULL);
+    FAIL("exec: %s", strerror(errno));
+}
+
+/* A process whose parent ends before the process has executed its program. */
+static void orphan(const char *mib, const char *how, const char *path)
+{
+    bool forks = strcmp(how, "fork") == 0;
+    pid_t child = SYS(forks ? fork() : vfork());
+    if (child > 0)
+        return;
+    int fd = SYS(open(path, O_WRONLY | O_CREAT | O_APPEND, 0644));
+    SYS(dup2(fd, 1));
+    SYS(dup2(fd, 2));
+    if (forks)
+        usleep(20000);
+    become_worker(mib);
+}
+
+static void apart(const char *mib)
+{
+    pid_t outer = SYS(fork());
+    if (outer == 0) {
+        SYS(unshare(CLONE_NEWPID));
+        pid_t inner = SYS(fork());
+        if (inner == 0)
+            become_worker(mib);
+        ends_well(inner);
+        _exit(0);
+    }
+    ends_well(outer);
+    /* What processes had that have ended is free within a second. */
+    usleep(1200 * 1000);
+}
+
 int main(int argc, char **argv)
 {
     CHECK(argc >= 3, "usage: tree PART ...");
@@ -159,6 +202,15 @@ int main(int argc, char **argv)
             workers[at] = start_worker(at + 1, number[1] * MIB);
         for (int at = 0; at < number[0]; at++)
             ends_well(workers[at]);
+    } else if (strcmp(part, "orphan") == 0) {
+        orphan(argv[2], argv[3], argv[4]);
+    } else if (strcmp(part, "together") == 0) {
+        pid_t child = SYS(fork());
+        work(child == 0, number[0] * MIB, 1);
+        if (child == 0)
+            _exit(0);
+    } else if (strcmp(part, "apart") == 0) {
+        apart(argv[2]);
     } else if (strcmp(part, "killed") == 0) {
         killed(number[0], number[1] * MIB, number[2]);
     } else {

@@ -165,6 +165,15 @@ fn swap_is_limited(variant: Variant) {
 }
 behaviour!(swap_is_limited: m64, copy);
 
+/// A group may protect all of the budget, and its own process has to go on all the same.
+fn min_may_be_the_whole_budget(variant: Variant) {
+    let spec = "[group.memory]\nmin = \"63M\"\n[[rule]]\ngroup = \"memory\"\nkind = \"anonymous\"\n";
+    let outcome = run(variant, &[], "72", spec, &[]);
+    assert!(figure(&outcome, "memory", "peak_bytes") > 48 * MIB, "{}", outcome.report());
+    assert_eq!(figure(&outcome, "memory", "failed_events"), 0);
+}
+behaviour!(min_may_be_the_whole_budget: m64);
+
 /// The summary has a line for each group.
 #[test]
 fn the_summary_has_the_groups() {

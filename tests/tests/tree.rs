@@ -1,7 +1,9 @@
 //! Trees of processes under one budget.
 
 use elbowroom_tests::{Command, Outcome, Scratch, Variant, behaviour, program};
-use std::time::Duration;
+use std::fs;
+use std::thread;
+use std::time::{Duration, Instant};
 
 const MIB: u64 = 1 << 20;
 /// What a tree may have beyond its budget for a moment: a copy after a fork, and what starting managers need.
@@ -72,3 +74,63 @@ fn growing_is_no_pressure(variant: Variant) {
     assert_eq!(stalled, Some(0), "{}", outcome.report());
 }
 behaviour!(growing_is_no_pressure: m64);
+
+/// Waits until something holds, for 20 s.
+fn wait_until(what: &str, holds: impl Fn() -> bool) {
+    let since = Instant::now();
+    while !holds() {
+        assert!(since.elapsed() < Duration::from_secs(20), "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How many tables are in a directory of this test's own.
+fn tables(dir: &str) -> usize {
+    fs::read_dir(dir).expect("the directory is there").count()
+}
+
+/// A process that executes its program only after its parent has ended is in the run, and the table goes with
+/// it.
+fn a_parent_that_ends_first(variant: Variant) {
+    for how in ["fork", "vfork"] {
+        let scratch = Scratch::new();
+        let (dir, plain, file) = (scratch.file("tables"), scratch.file("plain"), scratch.file("output"));
+        fs::create_dir(&dir).unwrap();
+        let said = |path: &str| fs::read_to_string(path).unwrap_or_default();
+        let orphan = |path: &str| Command::new(program("tree")).args(["orphan", "24", how, path]);
+        orphan(&plain).run().success();
+        wait_until("the plain program does not end", || said(&plain) == "ok\n");
+        for turn in 1..=5 {
+            let command = orphan(&file).variant(variant).env("XDG_RUNTIME_DIR", &dir);
+            command.run_options(&["--swap", "100M"]).maybe_unmanaged().run().success();
+            wait_until("the program does not end", || said(&file).matches("ok\n").count() == turn);
+            assert_eq!(said(&file), "ok\n".repeat(turn), "{how}: nothing else is said");
+            wait_until("the table is left behind", || tables(&dir) == 0);
+        }
+    }
+}
+behaviour!(a_parent_that_ends_first: m64);
+
+/// The last processes of a run end at about the same time: one of them removes the table.
+fn processes_that_end_together(variant: Variant) {
+    let scratch = Scratch::new();
+    let dir = scratch.file("tables");
+    fs::create_dir(&dir).unwrap();
+    for _ in 0..10 {
+        let command = Command::new(program("tree")).args(["together", "8"]).variant(variant);
+        command.env("XDG_RUNTIME_DIR", &dir).run_options(&["--swap", "100M"]).run().success();
+        wait_until("the table is left behind", || tables(&dir) == 0);
+    }
+}
+behaviour!(processes_that_end_together: m64);
+
+/// What a process in another pid namespace had is free after its end, though others cannot see the process.
+fn a_process_in_another_pid_namespace(variant: Variant) {
+    if !elbowroom_tests::may_watch() {
+        return elbowroom_tests::skipped("a pid namespace needs CAP_SYS_ADMIN");
+    }
+    let outcome = tree(variant, &["apart", "24"], &[]);
+    assert!(of_run(&outcome, "peak_bytes") > 20 * MIB, "{}", outcome.report());
+    assert!(of_run(&outcome, "bytes") < 8 * MIB, "{}", outcome.report());
+}
+behaviour!(a_process_in_another_pid_namespace: m64);

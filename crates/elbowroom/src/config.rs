@@ -377,6 +377,9 @@ pub const STILL_BOUND: Duration = Duration::from_secs(30);
 /// for.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
+/// Faults that wait for memory are seen more often than this: handlers try them again each [`DELAY`].
+pub const STARVED_LOOK: Duration = Duration::from_secs(1);
+
 /// For so long faults wait for memory, without any getting some, before groups give what their `min`
 /// protects.
 pub const MIN_HOLDS: Duration = Duration::from_millis(100);

@@ -207,16 +207,9 @@ pub fn set(run: &Run, groups: &[GroupRow], limit_of: Limit, bytes: u64) -> Resul
         return Ok(said);
     }
     // Groups of other processes may have been changed: that is said, too.
-    let lines: Vec<_> = failed.iter().map(|failure| failure.message.as_str()).collect();
-    Err(Failure::new(
-        NOT_DONE,
-        format!(
-            "{}{}{}",
-            lines.join("\n"),
-            if said.is_empty() { "" } else { "\nchanged: " },
-            said.trim_end()
-        ),
-    ))
+    let mut lines: Vec<_> = failed.into_iter().map(|failure| failure.message).collect();
+    lines.extend(said.lines().map(|line| format!("changed: {line}")));
+    Err(Failure::new(NOT_DONE, lines.join("\n")))
 }
 
 /// Changes a limit of one group.
@@ -233,8 +226,8 @@ fn set_one(run: &Run, group: &GroupRow, limit_of: Limit, bytes: u64) -> Result<S
         0 => {}
         errno if errno == errno_of(Errno::BUSY) => {
             let why = format!(
-                "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; \
-                     it gets no more",
+                "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; it \
+                 gets no more",
                 Shown(bytes)
             );
             return Err(Failure::new(NOT_DONE, why));

@@ -5,7 +5,7 @@ use std::cmp::Ordering;
 use elbowroom::ProcessPressure;
 
 use crate::top::rates::{RatedRow, Rates};
-use crate::top::sample::stall_kind;
+use crate::top::sample::{Row, stall_kind};
 
 /// A column.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -168,17 +168,26 @@ impl Column {
         }
     }
 
+    /// The pressure that this column shows, in percent. `None`: the process has noted none, or the column
+    /// shows something else.
+    fn stalled(self, row: &Row) -> Option<f64> {
+        let ProcessPressure { some, full, .. } = row.shown.pressure.as_ref()?;
+        match self {
+            Column::Some10 => Some(some.avg10),
+            Column::Some60 => Some(some.avg60),
+            Column::Some300 => Some(some.avg300),
+            Column::Full10 => Some(full.avg10),
+            Column::Full60 => Some(full.avg60),
+            Column::Full300 => Some(full.avg300),
+            _ => None,
+        }
+    }
+
     /// The text of a row in this column; empty for the bar, which `page` draws.
     pub fn text(self, row: &RatedRow) -> String {
         let RatedRow { row, rates } = row;
         let rate =
             |of: fn(&Rates) -> f64| rates.as_ref().map_or_else(|| "-".to_owned(), |rates| rate(of(rates)));
-        let percent = |of: fn(&ProcessPressure) -> f64| {
-            row.shown
-                .pressure
-                .as_ref()
-                .map_or_else(|| "-".to_owned(), |pressure| format!("{:.1}", of(pressure)))
-        };
         let size_or_none = |bytes| if bytes == 0 { "-".to_owned() } else { size(bytes) };
         match self {
             Column::Pid => row.pid.to_string(),
@@ -194,12 +203,14 @@ impl Column {
             Column::Major => rate(|rates| rates.major),
             Column::Refaults => rate(|rates| rates.refaults),
             Column::Asked => size_or_none(row.asked_bytes),
-            Column::Some10 => percent(|pressure| pressure.some.avg10),
-            Column::Some60 => percent(|pressure| pressure.some.avg60),
-            Column::Some300 => percent(|pressure| pressure.some.avg300),
-            Column::Full10 => percent(|pressure| pressure.full.avg10),
-            Column::Full60 => percent(|pressure| pressure.full.avg60),
-            Column::Full300 => percent(|pressure| pressure.full.avg300),
+            Column::Some10
+            | Column::Some60
+            | Column::Some300
+            | Column::Full10
+            | Column::Full60
+            | Column::Full300 => {
+                self.stalled(row).map_or_else(|| "-".to_owned(), |percent| format!("{percent:.1}"))
+            }
             Column::Stalls => {
                 let kind = row.shown.pressure.as_ref().and_then(stall_kind);
                 let source = row.shown.stalls.as_ref().map(|stalls| stalls.short());
@@ -223,10 +234,6 @@ impl Column {
             let of = |row: &RatedRow| row.rates.as_ref().map_or(-1.0, of);
             of(other).total_cmp(&of(one))
         };
-        let percent = |of: fn(&ProcessPressure) -> f64| {
-            let of = |row: &RatedRow| row.row.shown.pressure.as_ref().map_or(-1.0, of);
-            of(other).total_cmp(&of(one))
-        };
         let text = || self.text(one).cmp(&self.text(other));
         let by_column = match self {
             Column::Pid => Ordering::Equal,
@@ -240,12 +247,15 @@ impl Column {
             Column::Faults => rate(|rates| rates.faults),
             Column::Major => rate(|rates| rates.major),
             Column::Refaults => rate(|rates| rates.refaults),
-            Column::Some10 => percent(|pressure| pressure.some.avg10),
-            Column::Some60 => percent(|pressure| pressure.some.avg60),
-            Column::Some300 => percent(|pressure| pressure.some.avg300),
-            Column::Full10 => percent(|pressure| pressure.full.avg10),
-            Column::Full60 => percent(|pressure| pressure.full.avg60),
-            Column::Full300 => percent(|pressure| pressure.full.avg300),
+            Column::Some10
+            | Column::Some60
+            | Column::Some300
+            | Column::Full10
+            | Column::Full60
+            | Column::Full300 => {
+                let percent = |row: &RatedRow| self.stalled(&row.row).unwrap_or(-1.0);
+                percent(other).total_cmp(&percent(one))
+            }
             Column::Stalls | Column::Lock => text(),
             Column::Pool => bytes(|row| row.row.shown.tiers.pool_bytes),
             Column::File => bytes(|row| row.row.shown.tiers.swap_file_bytes),

@@ -62,6 +62,7 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
              give the group another name",
         ),
         ("group:a:swap-max:-1", "group.a.swap-max: a size cannot be below 0: write 1"),
+        ("group:a:dirty:1000K", "group.a.dirty: it must be at least 1M"),
         ("group:a:memory-swap-max:1000K", "group.a.memory-swap-max: it must be at least 1M"),
         ("group:a:memory-swap-max:3M:max:4M", "group.a.memory-swap-max: 3M is less than max, 4M"),
         ("group:a.b", "group.a.b: there is no group a before it"),

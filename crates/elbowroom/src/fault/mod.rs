@@ -32,7 +32,6 @@ mod stores;
 mod swap_ahead;
 mod table;
 mod trouble;
-
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;
 

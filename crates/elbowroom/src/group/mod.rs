@@ -33,7 +33,7 @@ pub use self::stat::{GroupEvent, GroupStats, Kind, KindStats, SwapStats};
 pub use self::swap::{Payer, Purpose, SwapGroup};
 use self::tree::Tree;
 pub use self::tree::{Group, Protected};
-use crate::config::{MIN_GIVES, MIN_HOLDS};
+use crate::config::{MIN_GIVES, MIN_HOLDS, STARVED_LOOK};
 use elbowroom_machine::{Extent, Mmu};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -164,26 +164,36 @@ impl Folios {
     }
 }
 
-/// Measures for how long something has gone on.
+/// For how long faults have waited. The times are in nanoseconds since the birth of [`Starving`]. Threads that
+/// note at the same time may begin the time twice, a moment apart.
 #[derive(Default)]
-struct Since(AtomicU64);
+struct Since {
+    /// When the faults began to wait.
+    began: AtomicU64,
+    /// When a thread has seen a fault wait last; 0: no fault waits.
+    seen: AtomicU64,
+}
 
 impl Since {
-    /// It goes on: the time begins now, if it has not begun.
-    fn begin(&self, now: Duration) {
-        let now = (now.as_nanos() as u64).max(1);
-        let _ = self.0.compare_exchange(0, now, Ordering::Relaxed, Ordering::Relaxed);
+    /// A fault waits. The time begins now, if none has waited a moment ago.
+    fn note(&self, now: Duration) {
+        if self.time(now).is_none() {
+            self.began.store(now.as_nanos() as u64, Ordering::Relaxed);
+        }
+        self.seen.store((now.as_nanos() as u64).max(1), Ordering::Relaxed);
     }
 
     fn end(&self) {
-        self.0.store(0, Ordering::Relaxed);
+        self.seen.store(0, Ordering::Relaxed);
     }
 
-    fn time(&self, now: Duration) -> Duration {
-        match self.0.load(Ordering::Relaxed) {
-            0 => Duration::ZERO,
-            since => now.saturating_sub(Duration::from_nanos(since)),
-        }
+    /// `None`: no fault waits. A fault that leaves without memory, since its mapping is gone, ends no time. So
+    /// the time also ends if no waiting fault was seen for [`STARVED_LOOK`].
+    fn time(&self, now: Duration) -> Option<Duration> {
+        let seen = Duration::from_nanos(self.seen.load(Ordering::Relaxed));
+        let since = Duration::from_nanos(self.began.load(Ordering::Relaxed));
+        let waits = !seen.is_zero() && now.saturating_sub(seen) <= STARVED_LOOK;
+        waits.then(|| now.saturating_sub(since))
     }
 }
 
@@ -213,13 +223,12 @@ impl Starving {
         }
     }
 
-    /// Notes that a fault waits for memory, and whether one waits for frames of the arena: the time begins
-    /// now, if no such fault waited before.
+    /// A fault waits for memory. `arena`: one waits for frames of the arena.
     pub fn note(&self, arena: bool) {
         let now = self.born.elapsed();
-        self.all.begin(now);
+        self.all.note(now);
         if arena {
-            self.arena.begin(now);
+            self.arena.note(now);
         }
     }
 
@@ -231,14 +240,14 @@ impl Starving {
 
     /// For how long faults have waited for memory without any getting some.
     pub fn time(&self) -> Duration {
-        self.all.time(self.born.elapsed())
+        self.all.time(self.born.elapsed()).unwrap_or_default()
     }
 
     /// Whether groups are to give what their `min` protects: faults have waited for frames of the arena for
     /// [`MIN_HOLDS`] without any getting some, or had done so within the last [`MIN_GIVES`].
     pub fn takes_min(&self) -> bool {
         let now = self.born.elapsed();
-        if self.arena.time(now) > MIN_HOLDS {
+        if self.arena.time(now).is_some_and(|time| time > MIN_HOLDS) {
             self.min_gives_until.store((now + MIN_GIVES).as_nanos() as u64, Ordering::Relaxed);
         }
         (now.as_nanos() as u64) < self.min_gives_until.load(Ordering::Relaxed)

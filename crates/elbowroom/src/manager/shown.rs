@@ -104,8 +104,7 @@ pub(super) fn serve<P: Platform>(core: &Arc<Spaces<P>>) {
 
 fn serve_asked<P: Platform>(core: &Arc<Spaces<P>>, member: &Member) {
     let until = Instant::now() + GIVE_BOUND;
-    let groups: HashMap<u64, GroupId> =
-        core.groups.all_stats().into_iter().map(|(group, _)| (group.key(), group)).collect();
+    let groups: HashMap<u64, GroupId> = core.groups.ids().map(|group| (group.key(), group)).collect();
     let act = |key: u64, request: GroupRequest, began_bytes: Option<u64>| {
         let Some(group) = groups.get(&key) else { return (0, 0, failed(Errno::NOENT)) };
         let began_bytes = began_bytes.unwrap_or_else(|| used_bytes(core, *group));

@@ -158,7 +158,8 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// The size of the table's file, in bytes. Pages of it that are not used take no memory.
+    /// The size of the table's file, in bytes. All of it has memory: on a full tmpfs a store to a page without
+    /// memory would end the process.
     pub const BYTES: u64 = (TABLE_WORDS * 8) as u64;
 
     /// Makes the table of a new run in an empty file.

@@ -139,9 +139,9 @@ impl<'a, P: Platform> Scan<'a, P> {
         let mut sources = Vec::new();
         let Target { group: target, may_swap, .. } = self.target;
         let all = reclaim.groups.protected_below(target);
-        let within: Vec<_> = all.iter().map(|group| group.group).collect();
+        let below: Vec<_> = all.iter().map(|group| group.group).collect();
         let swappiness = reclaim.groups.swappiness(target);
-        let weights = cost::look(reclaim, target, &within).weights(swappiness);
+        let weights = cost::look(reclaim, target, &below).weights(swappiness);
         for Protected { group, usage, min, low } in all {
             let within = |protection: u64| protection > 0 && protection >= usage;
             if within(min) && spared != Spared::Nothing {
