@@ -1,6 +1,6 @@
 //! `elbowroom ctl`: lists runs, says what a run and the groups of its processes have, and changes limits.
 //!
-//! [`words`] reads what is named, [`groups`] does what concerns groups.
+//! [`words`] reads the words of the command line, [`groups`] serves the commands for groups.
 
 mod groups;
 mod words;

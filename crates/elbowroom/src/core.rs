@@ -358,7 +358,7 @@ impl<P: Platform> Core<P> {
         self.take_released(self.swap.release(slot));
     }
 
-    /// Takes back what has become free with a swap slot.
+    /// Takes back the frames and the charge that a swap slot has given up.
     pub(crate) fn take_released(&self, released: Released) {
         released.frames.into_iter().for_each(|frames| self.free(frames));
         released.group.into_iter().for_each(|group| self.groups.uncharge_swap(group, 1));

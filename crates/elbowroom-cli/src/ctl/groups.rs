@@ -171,7 +171,7 @@ fn choose(run: u32, all: Vec<GroupRow>, named: &GroupName) -> Result<Vec<GroupRo
     }
 }
 
-/// Has a process do what is requested of a group, and waits for its answer.
+/// Sends a request for a group to its process, and waits for the answer.
 fn request(run: &Run, group: &GroupRow, request: GroupRequest) -> Result<GroupAnswer, Failure> {
     let failure = |why: String| Failure::new(NOT_DONE, why);
     if !table(run).request(group, request, std::process::id()) {

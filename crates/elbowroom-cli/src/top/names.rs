@@ -13,7 +13,7 @@ const MOST: usize = 4096;
 /// A process, a device and an inode.
 type Key = (u32, u64, u64);
 
-/// What was found before, so that a process's descriptors are listed once for each file.
+/// The files that were found before, so that a process's descriptors are listed once for each file.
 static FOUND: Mutex<Option<HashMap<Key, Option<String>>>> = Mutex::new(None);
 
 /// The path of a file that a process has open. `None`: it has it open no more, or cannot be looked at.

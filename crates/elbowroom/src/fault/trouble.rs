@@ -97,7 +97,7 @@ impl<P: Platform> Faults<P> {
                  swap, {used} of it this one. They need a larger budget or more swap"
             ));
         }
-        // Pages that have to stay, whatever room there is in swap.
+        // Pages of a group at its limit have to stay, although there is room in swap.
         let full = self.groups.ids().find_map(|group| self.groups.full_swap(group));
         let full = full.map_or(String::new(), |full| {
             format!(". Pages of memory {full} stay in memory: its swap is at its swap-max")

@@ -185,7 +185,7 @@ impl Groups {
     }
 
     /// Takes use of a group and of all groups above it, and also a stock for the thread if the limits
-    /// permit it. What is in a stock may be used for new memory, so there is none for pages that come in.
+    /// permit it. A stock may be used for new memory, so pages that come in fill none.
     fn take_use(&self, of: (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {

@@ -164,8 +164,8 @@ impl Folios {
     }
 }
 
-/// For how long faults have waited. The times are in nanoseconds since the birth of [`Starving`]. Threads that
-/// note at the same time may begin the time twice, a moment apart.
+/// For how long faults have waited. The times are in nanoseconds since the birth of [`Starving`]. Threads
+/// that note at the same time may begin the time twice, a moment apart.
 #[derive(Default)]
 struct Since {
     /// When the faults began to wait.
@@ -187,8 +187,8 @@ impl Since {
         self.seen.store(0, Ordering::Relaxed);
     }
 
-    /// `None`: no fault waits. A fault that leaves without memory, since its mapping is gone, ends no time. So
-    /// the time also ends if no waiting fault was seen for [`STARVED_LOOK`].
+    /// `None`: no fault waits. A fault that leaves without memory, since its mapping is gone, ends no time.
+    /// So the time also ends if no waiting fault was seen for [`STARVED_LOOK`].
     fn time(&self, now: Duration) -> Option<Duration> {
         let seen = Duration::from_nanos(self.seen.load(Ordering::Relaxed));
         let since = Duration::from_nanos(self.began.load(Ordering::Relaxed));
@@ -200,7 +200,7 @@ impl Since {
 /// Measures for how long faults have waited for memory without any of them getting some.
 pub struct Starving {
     born: Instant,
-    /// How long faults have waited for memory, whatever limit it is.
+    /// How long faults have waited for memory, of the arena or of a group.
     all: Since,
     /// How long faults have waited for frames of the arena.
     arena: Since,

@@ -200,7 +200,7 @@ pub struct GroupStats {
     pub anonymous: KindStats,
     /// What reclaim did with pages of files.
     pub file: KindStats,
-    /// What is in swap.
+    /// The pages in swap.
     pub swap: SwapStats,
 }
 

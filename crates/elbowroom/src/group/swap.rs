@@ -3,7 +3,7 @@
 //!
 //! A page that goes out is charged to the group that pays for it and to all groups above it, the root
 //! included; there are no stocks, so each number is exact. The page's slot has the group
-//! ([`SwapGroup`]), and whoever frees the slot takes the charge back.
+//! ([`SwapGroup`]), and the thread that frees the slot takes the charge back.
 //!
 //! Memory and swap together are limited, too. A page that goes out, or comes in, counts in both for a
 //! moment: in swap before its frame is free, and in memory before its slot is. So the limit is looked at
@@ -39,7 +39,7 @@ pub enum Purpose {
     SwapIn,
 }
 
-/// The group for which frames are allocated, and what they are for.
+/// The group for which frames are allocated, and the purpose of the frames.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Payer {
     /// The group.

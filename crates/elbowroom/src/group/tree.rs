@@ -2,7 +2,7 @@
 //! group that had it.
 //!
 //! A group that was removed keeps its place, its charges and its parent until its last page is freed, in
-//! memory and in swap. The group has no limits any more, and what is allocated for it is charged to the nearest
+//! memory and in swap. The group has no limits any more, and new memory for it is charged to the nearest
 //! group above it that is not removed. Linux: a cgroup that is offline.
 //!
 //! Synchronization: one word of each group has its state, its parent, and how often its place was used; it

@@ -1,4 +1,4 @@
-//! What other processes see of a manager in the table of its run, and what they ask of its groups.
+//! The figures of a manager in the table of its run, and requests of other processes for its groups.
 //!
 //! The thread that keeps frames at hand does all of it: the figures of the process once a second, those of
 //! its groups only when another process asks. Reclaim that was requested is done in pieces of [`GIVE_BOUND`],
@@ -42,7 +42,7 @@ pub(super) fn note<P: Platform>(core: &Spaces<P>) {
     }
 }
 
-/// What was counted so far, of what a run tells of each process.
+/// The counters of the process that the run's table has.
 pub(crate) fn counted<P: Platform>(core: &Spaces<P>) -> ProcessUse {
     let c = &core.counters;
     ProcessUse {
@@ -95,7 +95,7 @@ fn stalled_for(source: &StallSource) -> (StalledFor, u64) {
     (stalled_for, stall_us)
 }
 
-/// Does what other processes ask about the groups of this one, if they ask something.
+/// Serves requests of other processes for the groups of this one, if there are some.
 pub(super) fn serve<P: Platform>(core: &Arc<Spaces<P>>) {
     if let Some(member) = core.config.member.as_ref().filter(|member| member.groups().is_asked()) {
         serve_asked(core, member);
@@ -128,7 +128,8 @@ fn used_bytes<P: Platform>(core: &Spaces<P>, group: GroupId) -> u64 {
     core.groups.stats(group).map_or(0, |stats| stats.usage_bytes)
 }
 
-/// Begins or goes on with what is requested of a group; `began_bytes`: what the group used when it was begun.
+/// Begins a request for a group, or goes on with one. `began_bytes`: the use of the group when the request
+/// was begun.
 fn act<P: Platform>(
     core: &Arc<Spaces<P>>,
     group: GroupId,

@@ -1,9 +1,9 @@
 //! The memory groups of processes in the table of a run: what each uses, and what `ctl` asks of it.
 //!
 //! A process that shows its groups takes a row for each: its owner, its name, its figures, and one request.
-//! Nothing is written there until another process asks for it ([`GroupTable::ask`]): then the process
-//! that has the groups notes the figures of all of them, and does what is requested. So groups cost nothing
-//! while nobody looks.
+//! Nothing is written there until another process asks for it ([`GroupTable::ask`]): then the process that
+//! has the groups notes the figures of all of them, and serves the requests. So groups cost nothing while no
+//! command looks at them.
 //!
 //! Synchronization: atomics. Only the owner's process writes figures. A process that requests something
 //! claims the row first; the claim of a process that is gone is taken over. A request is the step of its
@@ -31,7 +31,7 @@ const ASKED: u64 = 1;
 const DONE: u64 = 2;
 /// The bits of the state in its word.
 const STATES: u64 = 3;
-/// A request that is older than this is not served any more: nobody waits for it.
+/// A request that is older than this is not served any more: its command has ended.
 const REQUEST_BOUND: Duration = Duration::from_secs(3);
 
 /// What a group uses and has counted, with the groups below it, and its limits. A limit of `u64::MAX`: none.
@@ -128,7 +128,7 @@ pub struct GroupRow {
     pub(super) owner: u64,
 }
 
-/// What is requested of a group. Sizes are in bytes.
+/// A request for a group. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupRequest {
     /// Another `max`; `u64::MAX`: none. What the group has beyond it is reclaimed.
@@ -218,7 +218,7 @@ impl<'t> GroupTable<'t> {
         };
         let is_free = |at: &usize| self.0.group(*at, group::OWNER).load(Ordering::Relaxed) == 0;
         let at = (0..GROUP_ROWS).filter(is_free).find(take)?;
-        // What was requested of the owner before is not requested of this one.
+        // A request to the row's owner before is not one to this owner.
         (group::NOTED..group::WORDS).for_each(|word| self.0.group(at, word).store(0, Ordering::Relaxed));
         let mut bytes = [0; NAME_BYTES];
         bytes.iter_mut().zip(name.bytes()).for_each(|(to, from)| *to = from);
@@ -340,13 +340,13 @@ impl<'t> GroupTable<'t> {
     /// Whether the process of a row was asked about its groups. It is not any more then.
     pub(super) fn take_asked(&self, row: usize) -> bool {
         let word = self.0.row(row, row::GROUPS_ASKED);
-        // The load comes first: no store to a line that others read, as long as nobody asks.
+        // The load comes first: without a request nothing is stored to a line that other processes read.
         word.load(Ordering::Acquire) != 0 && word.swap(0, Ordering::AcqRel) != 0
     }
 
-    /// Does what is requested of a group of the process `owner`. `act` has the request, and what the group
-    /// used when it was begun, in bytes (`None`: it begins now). It gives that figure, the use now, and
-    /// whether that is all. `true`: it is not all.
+    /// Serves a request for a group of the process `owner`. `act` has the request, and the use of the group
+    /// when the request was begun, in bytes (`None`: it begins now). The result of `act` is that figure, the
+    /// use now, and the progress. `true`: the request is not done yet.
     pub(super) fn serve(
         &self,
         at: usize,
@@ -361,7 +361,7 @@ impl<'t> GroupTable<'t> {
         if asked & STATES != ASKED {
             return false;
         }
-        // A process that was killed gives its request up, too: nobody waits for it any more.
+        // The command may have been killed: its request is given up by its age.
         let age = Duration::from_nanos(boot_time().saturating_sub(asked >> 2));
         if word(group::FOR).load(Ordering::Relaxed) != owner || age > REQUEST_BOUND {
             answer(IDLE);
@@ -464,9 +464,9 @@ impl<'m> OwnGroups<'m> {
         self.row.is_some_and(|row| GroupTable::of(self.tree).take_asked(row))
     }
 
-    /// Does what other processes request of the groups, and notes their figures. `act` has the key of a
-    /// group, and the rest as [`GroupTable`] gives it. `used` has the figures of a group. If there is more to
-    /// do, this process is asked again.
+    /// Serves the requests of other processes for the groups, and notes the groups' figures. `act` has the
+    /// key of a group, and the rest as [`GroupTable`] gives it. `used` has the figures of a group. If there
+    /// is more to do, this process is asked again.
     pub(crate) fn serve(
         &self,
         act: impl Fn(u64, GroupRequest, Option<u64>) -> (u64, u64, Progress),

@@ -133,7 +133,7 @@ pub(super) mod group {
     /// When it was requested, in nanoseconds since the boot, times 4, and the state of the request. So no two
     /// requests have the same word.
     pub(in crate::process_tree) const STATE: usize = 41;
-    /// What is requested, and how many bytes of it.
+    /// The kind of the request, and its number of bytes.
     pub(in crate::process_tree) const WHAT: usize = 42;
     pub(in crate::process_tree) const BYTES: usize = 43;
     /// By how many bytes the group uses less since the request was begun.
@@ -158,8 +158,8 @@ pub struct ProcessTree {
 }
 
 impl ProcessTree {
-    /// The size of the table's file, in bytes. All of it has memory: on a full tmpfs a store to a page without
-    /// memory would end the process.
+    /// The size of the table's file, in bytes. All of it has memory: on a full tmpfs a store to a page
+    /// without memory would end the process.
     pub const BYTES: u64 = (TABLE_WORDS * 8) as u64;
 
     /// Makes the table of a new run in an empty file.
@@ -228,7 +228,7 @@ impl ProcessTree {
         let row = self.rows().find(|row| self.owner(*row) == pid);
         if let Some(row) = row {
             self.row(row, row::LOW).store(bytes / PAGE_SIZE as u64, Ordering::Relaxed);
-            // It may have to give now what was protected.
+            // The process may have to give pages now that were protected.
             self.ring_surely(row);
         }
         row.is_some()

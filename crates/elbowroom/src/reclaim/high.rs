@@ -34,7 +34,7 @@ pub(crate) fn see_to_high<P: Platform>(
     let batch = reclaim.tuning().reclaim_batch_pages;
     let want = (usage - high).min(MOST_PAGES).max(batch as u64);
     let freed = reclaim.shrink(over, want as usize, woken);
-    // What is on its way to swap is reclaimed soon.
+    // Pages on their way to swap are reclaimed soon.
     reclaim.groups.of(over).note_high(freed > 0 || reclaim.is_writing_enough());
     let (over, [usage, high]) = reclaim.groups.over_high(group)?;
     if freed == 0 {

@@ -29,7 +29,7 @@ enum Spared {
     Nothing,
 }
 
-/// What is to become less: the use of a group, with the groups below it.
+/// The use that a scan is to make less: that of a group, with the groups below it.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Target {
     group: GroupId,

@@ -56,7 +56,7 @@ pub(crate) struct Supplier<'r, P: Platform>(pub(super) &'r Reclaim<P>);
 
 impl<P: Platform> Supplier<'_, P> {
     /// The main loop of the thread that keeps frames at hand. Runs `chores` about once in [`SUPPLY_LOOK`],
-    /// and `serve` after each sleep: it does what other processes ask, if they ask something.
+    /// and `serve`, which serves requests of other processes, after each sleep.
     pub(crate) fn run(&self, chores: impl Fn(), serve: impl Fn()) {
         let (mut due, mut look) = (Instant::now() + SUPPLY_LOOK, SUPPLY_LOOK);
         // Half of the free frames that were left when pages were given to other processes. The arena does not

@@ -1,7 +1,7 @@
 //! A space and its mappings move to another group. Linux: a process that is written to `cgroup.procs`.
 //!
-//! As there, what is allocated from then on is charged to the new group. Pages that are in memory or in swap
-//! stay charged to the group that they were allocated for: to move them would be to visit each of them.
+//! As there, new memory is charged to the new group. Pages in memory or in swap stay charged to the group
+//! that they were allocated for: to move them would be to visit each of them.
 
 use super::change::{AfterChange, Pages, VmaPart};
 use super::protect::covers_all;

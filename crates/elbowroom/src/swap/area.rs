@@ -136,7 +136,7 @@ pub struct OutPage {
     pub group: SwapGroup,
 }
 
-/// What has become free with a slot.
+/// The frames and the charge that a slot has given up.
 #[derive(Debug, Default)]
 #[must_use = "frames are given back, and the charge is taken back"]
 pub struct Released {

@@ -325,7 +325,7 @@ fn groups_are_removed_while_faults_wait_in_them() {
     assert!(units(stats(&manager, GroupId::ROOT).usage_bytes) < 64.0);
 }
 
-/// What is allocated after a move is the new group's; what was there stays the old one's until it goes.
+/// New memory is the new group's after a move. Pages that were there stay the old group's until they go.
 #[test]
 fn a_space_and_its_mappings_move_to_another_group() {
     let manager = manager(100, 0);

@@ -1,4 +1,4 @@
-//! A manager of a library user is seen in a table, and does what other processes ask of its groups.
+//! A manager of a library user has a table, and serves requests of other processes for its groups.
 
 use crate::process_tree::{GroupAnswer, GroupRequest, GroupRow, GroupTable, ProcessTree, ShownAlone};
 use crate::{Config, GroupId, Limits, Manager, MapRequest, Soft};
