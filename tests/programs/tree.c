@@ -7,8 +7,8 @@
  *                               again and again; the rest must be right
  *   tree waits MIB              fills MIB, says "full", and waits for a line
  *   tree quiet MIB SECONDS      as `waits`, but reads all of it again and again; says how many rounds
- *   tree orphan MIB HOW FILE    ends at once; its child, made by HOW (fork or vfork), executes `tree workers 1
- *                               MIB` with FILE as output
+ *   tree orphan MIB HOW FILE    ends at once; its child, made by HOW (fork or vfork), executes `tree workers
+ *                               1 MIB` with FILE as output
  *   tree together MIB           a process and its child do the same work, and end at about the same time
  *   tree apart MIB              `tree workers 1 MIB` in a pid namespace of its own, and a second after its
  *                               end */
