@@ -368,9 +368,9 @@ fn set(change: Change) -> Result<(), Failure> {
     match change {
         Change::Max { run, bytes } => set_max(&Run::find(run)?, bytes),
         Change::Low { pid, bytes } => set_low(&Run::find(Some(pid))?, pid, bytes),
-        Change::Group { run, group, limit, bytes } => {
+        Change::Group { run, group, limit, value } => {
             let run = Run::find(run)?;
-            print(&groups::set(&run, &groups::named(&run, &group)?, limit, bytes)?)
+            print(&groups::set(&run, &groups::named(&run, &group)?, limit, value)?)
         }
     }
 }

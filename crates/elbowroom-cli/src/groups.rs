@@ -263,7 +263,7 @@ mod tests {
             ("[group.a]\nmax = 1.5", "2: group.a.max: write a text in quotes"),
             (
                 "[group.a]\nmax = { x = \"1M\" }",
-                "2: group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty are the names of",
+                "2: group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty, swappiness are the names of",
             ),
             ("[group.a]\nmin = \"1M\"\nmax = \"100K\"", "3: group.a.max: it must be at least 1M"),
             ("[group.a]\nmax = -1", "2: group.a.max: a size cannot be below 0"),

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches, parser::ValueSource};
-use elbowroom_options::{Kind, Options, Place, Spec, Value};
+use elbowroom_options::{GivenIn, Kind, Options, Spec, Value};
 
 /// The options that were given, and the defaults of the others.
 #[derive(Debug, Clone)]
@@ -61,7 +61,7 @@ impl FromArgMatches for Given {
 
 /// An option as clap describes it.
 fn argument(spec: &'static Spec) -> Arg {
-    let mut arg = Arg::new(spec.name).long(spec.name).help(spec.help).hide(spec.place == Place::Hidden);
+    let mut arg = Arg::new(spec.name).long(spec.name).help(spec.help).hide(spec.place == GivenIn::Hidden);
     if let Some(letter) = spec.short {
         arg = arg.short(letter);
     }

@@ -20,14 +20,14 @@ use std::ops::Range;
 
 /// Where pages of an extent are mapped.
 #[derive(Debug)]
-pub struct Place {
+pub struct MappedAt {
     /// The address of page 0, mapped or not; it wraps.
     pub(crate) base: usize,
     /// The pages that are mapped.
     pub(crate) pages: PageSet,
 }
 
-impl Place {
+impl MappedAt {
     /// The address of page 0, or where it would be. It wraps: page 0 may lie before address 0.
     pub fn base(&self) -> usize {
         self.base
@@ -58,7 +58,7 @@ pub struct Extent {
     pub(crate) home: usize,
     pub(crate) order: u8,
     /// Hardly ever more than one place.
-    pub(crate) places: SmallVec<[Place; 1]>,
+    pub(crate) places: SmallVec<[MappedAt; 1]>,
     /// The frames are all zeros, as the kernel gave them. Only [`Extent::clear`] reads this; writing to the
     /// extent does not reset it.
     zeroed: bool,
@@ -140,12 +140,12 @@ impl Extent {
     }
 
     /// Where its pages are mapped.
-    pub fn places(&self) -> &[Place] {
+    pub fn places(&self) -> &[MappedAt] {
         &self.places
     }
 
     /// The place with page 0 at `base`, if any page is mapped there.
-    pub fn place(&self, base: usize) -> Option<&Place> {
+    pub fn place(&self, base: usize) -> Option<&MappedAt> {
         self.places.iter().find(|place| place.base == base)
     }
 
@@ -158,7 +158,7 @@ impl Extent {
     /// [`Extent::forget_empty_places`].
     pub(crate) fn place_at(&mut self, base: usize) -> &mut PageSet {
         let at = self.places.iter().position(|place| place.base == base).unwrap_or_else(|| {
-            self.places.push(Place { base, pages: PageSet::new(self.order) });
+            self.places.push(MappedAt { base, pages: PageSet::new(self.order) });
             self.places.len() - 1
         });
         &mut self.places[at].pages

@@ -42,7 +42,7 @@ mod window;
 
 pub use arena::Allowance;
 pub use aside::aside;
-pub use extent::{Extent, Place};
+pub use extent::{Extent, MappedAt};
 pub use host::{
     Access, Batches, Denial, FaultEvent, GivenAdvice, GivenState, HostConfig, HostMmu, Mover, PutBytes,
     RearmError, Replaced, SetupError, UnmapError, Wake,

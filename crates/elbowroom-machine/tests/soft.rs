@@ -4,7 +4,7 @@ use elbowroom_machine::soft::{
     Cause, Intent, Invalidation, OwnedPin, PINS_PER_PAGE, SPACE_BYTES, SoftConfig, SoftCpu, SoftFault,
     SoftMmu, Subscription,
 };
-use elbowroom_machine::{Access, Errno, Extent, FaultEvent, PAGE_SIZE, Place, UnmapError, Wake};
+use elbowroom_machine::{Access, Errno, Extent, FaultEvent, MappedAt, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::Ordering;
 
@@ -245,7 +245,7 @@ fn an_extent_may_be_mapped_in_several_places() {
     cpu.write_u64(places[0] + PAGE_SIZE, 7).unwrap();
     assert!(places.iter().all(|base| cpu.read_u64(base + PAGE_SIZE) == Ok(7)));
     assert_eq!(mmu.unmap_at(&mut extent, places[1]), Ok(()));
-    assert_eq!(extent.places().iter().map(Place::base).collect::<Vec<_>>(), [places[0], places[2]]);
+    assert_eq!(extent.places().iter().map(MappedAt::base).collect::<Vec<_>>(), [places[0], places[2]]);
     assert_eq!(cpu.read_u64(places[1]).unwrap_err(), not_mapped(places[1]));
     let pin = cpu.pin(places[2], 8, Intent::Read).unwrap();
     assert_eq!(mmu.unmap(&mut extent), Err(UnmapError::Busy));

@@ -2,7 +2,7 @@
 //! repeated by its seed.
 
 use elbowroom_machine::soft::{Cause, Intent, OwnedPin, SoftConfig, SoftCpu, SoftFault, SoftMmu};
-use elbowroom_machine::{Access, Errno, Extent, PAGE_SIZE, Place, UnmapError, Wake};
+use elbowroom_machine::{Access, Errno, Extent, MappedAt, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::LockStats;
 use elbowroom_sync::atomic::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -201,7 +201,7 @@ impl Model {
         }
         // In one place more, or again in one of those that it is in.
         let places = known.extent.places();
-        let again = places.get(from % (places.len() + 1)).map(Place::base);
+        let again = places.get(from % (places.len() + 1)).map(MappedAt::base);
         let base = again.unwrap_or(at);
         let result = self.mmu.map(&mut known.extent, base, within.clone(), access, Wake::Now);
         assert_eq!(result, self.place(slot, base, within, access));
@@ -248,7 +248,7 @@ impl Model {
         let (slot, at) = (self.random.below(SLOTS), self.random.below(PAGE_SIZE));
         let one = self.random.below(4);
         let Some(known) = self.known[slot].as_mut() else { return };
-        let one = known.extent.places().get(one).map(Place::base);
+        let one = known.extent.places().get(one).map(MappedAt::base);
         let result = match one {
             Some(base) => self.mmu.unmap_at(&mut known.extent, base),
             None => self.mmu.unmap(&mut known.extent),
@@ -401,7 +401,7 @@ impl Model {
         let inside = |base: &usize| base >> 48 == usize::from(asid);
         self.known.iter_mut().flatten().for_each(|known| {
             known.pins.retain(|addr, _| !inside(addr));
-            let bases: Vec<_> = known.extent.places().iter().map(Place::base).filter(inside).collect();
+            let bases: Vec<_> = known.extent.places().iter().map(MappedAt::base).filter(inside).collect();
             for base in bases {
                 assert_eq!(self.mmu.unmap_at(&mut known.extent, base), Ok(()));
             }

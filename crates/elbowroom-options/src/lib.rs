@@ -31,5 +31,5 @@ pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, MemoryKind, Mmu, Sharing
 pub use groups::{Entry, Group, GroupLimits, GroupSpec, Mistake, Rule, RunFacts, What};
 pub use heap::HeapOptions;
 pub use options::{C_VARIABLE, GroupOptions, Options, ReportOptions, TestOptions, VARIABLE};
-pub use table::{Kind, Place, Spec};
+pub use table::{GivenIn, Kind, Spec};
 pub use value::{Problem, Value, escaped_len};

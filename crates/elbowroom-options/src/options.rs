@@ -266,7 +266,7 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
-    use crate::table::{Kind, Place};
+    use crate::table::{GivenIn, Kind};
 
     fn parse(text: &str) -> Result<Options, String> {
         Options::parse(OsStr::new(text))
@@ -375,7 +375,7 @@ mod tests {
         let manual = std::fs::read_to_string(path).unwrap();
         let rows: Vec<_> = manual.lines().filter(|line| line.starts_with("| `")).collect();
         let mut shown = 0;
-        for spec in Options::specs().into_iter().filter(|spec| spec.place == Place::CommandLine) {
+        for spec in Options::specs().into_iter().filter(|spec| spec.place == GivenIn::CommandLine) {
             shown += 1;
             let letter = spec.short.map_or(String::new(), |letter| format!("-{letter}, "));
             let name = format!("| `{letter}--{}", spec.name);

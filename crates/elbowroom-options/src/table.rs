@@ -45,7 +45,7 @@ impl Kind {
 
 /// Where an option can be given.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum GivenIn {
     /// On the command line, and the help has it.
     CommandLine,
     /// On the command line, but not in the help: the option is for tests and measurements.
@@ -74,7 +74,7 @@ pub struct Spec {
     /// The option that must be given with it.
     pub requires: Option<&'static str>,
     /// Where it can be given.
-    pub place: Place,
+    pub place: GivenIn,
 }
 
 /// The smallest budget, in bytes.
@@ -94,7 +94,7 @@ impl Spec {
             help,
             more: "",
             requires: None,
-            place: Place::CommandLine,
+            place: GivenIn::CommandLine,
         }
     }
 
@@ -110,13 +110,13 @@ impl Spec {
         Self { short: Some(letter), ..self }
     }
 
-    const fn at(self, place: Place) -> Self {
+    const fn at(self, place: GivenIn) -> Self {
         Self { place, ..self }
     }
 
     /// Whether the command line takes it.
     pub fn is_on_the_command_line(&self) -> bool {
-        self.place != Place::Variable
+        self.place != GivenIn::Variable
     }
 }
 
@@ -161,7 +161,7 @@ pub const GROUP: Spec = Spec {
 /// What the file of [`GROUP`] says.
 pub const GROUPS: Spec =
     Spec::new("groups", "TEXT", Kind::Text, "What the file of --group says, in its compact form")
-        .at(Place::Variable);
+        .at(GivenIn::Variable);
 
 /// The smallest mapping of a file that is managed.
 pub const MIN_SIZE: Spec =
@@ -222,7 +222,7 @@ pub const SWAP_BY_DEFAULT: Spec = Spec::flag(
     "Nobody has said how much swap there is: a process that cannot have so much makes do with less",
 )
 .or("0")
-.at(Place::Variable);
+.at(GivenIn::Variable);
 
 /// Which blocks of the heap are managed.
 pub const HEAP: Spec = Spec::new(
@@ -275,7 +275,7 @@ pub const FORK_BOUND: Spec = Spec::new(
     Kind::Count { most: ANY },
     "So many milliseconds a fork may take at most, for tests",
 )
-.at(Place::Hidden);
+.at(GivenIn::Hidden);
 
 /// Where the statistics go.
 pub const STATS: Spec =
@@ -369,7 +369,7 @@ pub const IDLE: Spec = Spec::new(
 
 /// Faults to inject.
 pub const INJECT: Spec =
-    Spec::new("inject", "TEXT", Kind::Text, "Make the store fail, for tests").at(Place::Hidden);
+    Spec::new("inject", "TEXT", Kind::Text, "Make the store fail, for tests").at(GivenIn::Hidden);
 
 /// Improvements that are off.
 pub const ABLATE: Spec = Spec::new(
@@ -378,14 +378,14 @@ pub const ABLATE: Spec = Spec::new(
     Kind::Text,
     "Switch improvements off, to measure what they are worth: names of `Ablation`, with commas between",
 )
-.at(Place::Hidden);
+.at(GivenIn::Hidden);
 
 /// The process that the command becomes.
 pub const MAIN_PID: Spec =
     Spec::new("main-pid", "PID", Kind::Count { most: u32::MAX as u64 }, "The process that `run` becomes")
         .or("0")
-        .at(Place::Variable);
+        .at(GivenIn::Variable);
 
 /// The file with the table of the run's processes.
 pub const TREE: Spec = Spec::new("tree", "FILE", Kind::Path, "The table that the processes of the run share")
-    .at(Place::Variable);
+    .at(GivenIn::Variable);

@@ -132,7 +132,7 @@ fn rest_of(what: Awaited, mode: Mode, lru_use: Option<LruUse>) -> usize {
 
 /// A call site that takes a lock: which lock, in which mode, for what, and the location in the source.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Place {
+struct CallSite {
     what: Awaited,
     mode: Mode,
     /// Only of the lock of the LRU lists.
@@ -140,7 +140,7 @@ struct Place {
     caller: &'static Location<'static>,
 }
 
-impl Place {
+impl CallSite {
     /// A number that identifies the call site. Never 0. The same line may have several keys, if the
     /// compiler has put its location into the program more than once; snapshots add these up.
     #[inline]
@@ -167,7 +167,7 @@ struct Entry {
     /// The key of its place; 0: the entry is free. Set once.
     key: AtomicU64,
     /// Set after the key, once.
-    place: OnceLock<Place>,
+    place: OnceLock<CallSite>,
     /// Allocated when a thread first waits here, or has a hold measured.
     times: OnceLock<Box<Lines<Times>>>,
 }
@@ -251,7 +251,7 @@ impl WaitSums {
 /// counted.
 #[derive(Clone, Copy)]
 pub struct Wait {
-    place: Place,
+    place: CallSite,
     /// None in models.
     since: Option<Instant>,
 }
@@ -305,7 +305,7 @@ impl LockStats {
     pub fn took(&self, what: Awaited, mode: Mode) {
         if !MODEL {
             let in_detail = self.0.in_detail.load(Ordering::Relaxed);
-            let place = Place { what, mode, lru_use: None, caller: Location::caller() };
+            let place = CallSite { what, mode, lru_use: None, caller: Location::caller() };
             let site = if in_detail { self.site(place) } else { place.rest() };
             self.0.acquisitions.add(site, 1);
         }
@@ -324,7 +324,7 @@ impl LockStats {
         lru_use: Option<LruUse>,
         caller: &'static Location<'static>,
     ) -> Wait {
-        Wait { place: Place { what, mode, lru_use, caller }, since: (!MODEL).then(Instant::now) }
+        Wait { place: CallSite { what, mode, lru_use, caller }, since: (!MODEL).then(Instant::now) }
     }
 
     /// Ends a wait and counts it, whether the caller has got the lock or not.
@@ -359,7 +359,7 @@ impl LockStats {
         if MODEL {
             return Hold::default();
         }
-        let place = Place { what: Awaited::Lock(class), mode, lru_use, caller };
+        let place = CallSite { what: Awaited::Lock(class), mode, lru_use, caller };
         if self.0.in_detail.load(Ordering::Relaxed) {
             return self.acquired_in_detail(place);
         }
@@ -368,7 +368,7 @@ impl LockStats {
     }
 
     #[cold]
-    fn acquired_in_detail(&self, place: Place) -> Hold {
+    fn acquired_in_detail(&self, place: CallSite) -> Hold {
         let site = self.site(place);
         self.0.acquisitions.add(site, 1);
         self.0.begin_hold(site)
@@ -430,7 +430,7 @@ impl LockStats {
     }
 
     /// The number of the entry that counts `place`.
-    fn site(&self, place: Place) -> usize {
+    fn site(&self, place: CallSite) -> usize {
         let key = place.key();
         let home = REST + home_of(key);
         let entry = &self.0.entries[home];
@@ -441,7 +441,7 @@ impl LockStats {
 impl Counts {
     /// [`LockStats::site`] for a place that is not in its first entry. About one in six places is in a
     /// later entry for good, so this is not only for first uses.
-    fn find(&self, place: Place) -> usize {
+    fn find(&self, place: CallSite) -> usize {
         let key = place.key();
         for probe in 0..PROBES.min(SITES) {
             let site = REST + (home_of(key) + probe) % SITES;
@@ -459,7 +459,7 @@ impl Counts {
     /// Tries to give a free entry to a place; returns the entry's key afterwards, which may be another
     /// place's.
     #[cold]
-    fn settle(&self, site: usize, key: u64, place: Place) -> u64 {
+    fn settle(&self, site: usize, key: u64, place: CallSite) -> u64 {
         let entry = &self.entries[site];
         match entry.key.compare_exchange(0, key, Ordering::Relaxed, Ordering::Relaxed) {
             Ok(_) => {

@@ -32,6 +32,8 @@ pub enum LockClass {
     Cache,
     /// The index of the pages that belong to one space alone.
     Anon,
+    /// The folios that one thread is to add to the LRU lists.
+    LruBatch,
     /// The LRU lists. Linux: the `lruvec` lock.
     Lru,
     /// What it cost lately to reclaim from a group.
@@ -47,8 +49,20 @@ pub enum LockClass {
     PageTable,
     /// The frame allocator.
     Frames,
-    /// A queue of work for another thread.
-    Queue,
+    /// What threads leave for a handler thread: jobs, faults to be tried again.
+    Inbox,
+    /// What the flusher is to write, and how fast it writes.
+    Flush,
+    /// Objects that are not mapped any more.
+    Unmapped,
+    /// The guards of files, and the processes that want a guarded file.
+    Guard,
+    /// Where threads sleep until others ring, open or go on.
+    Sleep,
+    /// The pool and the file of swap: what is to leave the pool, and what is free.
+    SwapFile,
+    /// The log of translations that became invalid, of the soft MMU.
+    Invalidation,
     /// The table of access streams, for readahead.
     Streams,
     /// The swap slots of pages that are out.
@@ -63,7 +77,7 @@ pub enum LockClass {
 
 impl LockClass {
     /// All classes, outermost first.
-    pub const ALL: [LockClass; 22] = [
+    pub const ALL: [LockClass; 29] = [
         LockClass::Threads,
         LockClass::Spaces,
         LockClass::Groups,
@@ -73,6 +87,7 @@ impl LockClass {
         LockClass::Resize,
         LockClass::Cache,
         LockClass::Anon,
+        LockClass::LruBatch,
         LockClass::Lru,
         LockClass::Cost,
         LockClass::Wait,
@@ -80,7 +95,13 @@ impl LockClass {
         LockClass::Window,
         LockClass::PageTable,
         LockClass::Frames,
-        LockClass::Queue,
+        LockClass::Inbox,
+        LockClass::Flush,
+        LockClass::Unmapped,
+        LockClass::Guard,
+        LockClass::Sleep,
+        LockClass::SwapFile,
+        LockClass::Invalidation,
         LockClass::Streams,
         LockClass::Swap,
         LockClass::Pool,
@@ -100,6 +121,7 @@ impl LockClass {
             LockClass::Resize => "resize",
             LockClass::Cache => "cache",
             LockClass::Anon => "anon",
+            LockClass::LruBatch => "lru-batch",
             LockClass::Lru => "lru",
             LockClass::Cost => "cost",
             LockClass::Wait => "wait",
@@ -107,7 +129,13 @@ impl LockClass {
             LockClass::Window => "window",
             LockClass::PageTable => "page-table",
             LockClass::Frames => "frames",
-            LockClass::Queue => "queue",
+            LockClass::Inbox => "inbox",
+            LockClass::Flush => "flush",
+            LockClass::Unmapped => "unmapped",
+            LockClass::Guard => "guard",
+            LockClass::Sleep => "sleep",
+            LockClass::SwapFile => "swap-file",
+            LockClass::Invalidation => "invalidation",
             LockClass::Streams => "streams",
             LockClass::Swap => "swap",
             LockClass::Pool => "pool",

@@ -36,11 +36,11 @@ struct Ring {
     /// How many records were lost because the shared ring was busy.
     missed: AtomicU64,
     /// Parts of `part_len` records each, allocated when they are first written to.
-    parts: Box<[OnceLock<Box<[Place]>>]>,
+    parts: Box<[OnceLock<Box<[StoredRecord]>>]>,
     part_len: u64,
 }
 
-type Place = [AtomicU64; RECORD_WORDS];
+type StoredRecord = [AtomicU64; RECORD_WORDS];
 
 impl Ring {
     fn new(records: usize) -> Self {
@@ -60,10 +60,10 @@ impl Ring {
         self.parts.len() as u64 * self.part_len
     }
 
-    fn place(&self, number: u64) -> &Place {
+    fn place(&self, number: u64) -> &StoredRecord {
         let at = number % self.size();
         let part = &self.parts[(at / self.part_len) as usize];
-        let part = part.get_or_init(|| (0..self.part_len).map(|_| Place::default()).collect());
+        let part = part.get_or_init(|| (0..self.part_len).map(|_| StoredRecord::default()).collect());
         &part[(at % self.part_len) as usize]
     }
 

@@ -163,7 +163,7 @@ pub(crate) struct ToWrite {
 
 impl ToWrite {
     fn new(locks: &LockStats) -> Self {
-        let folios = locks.mutex(LockClass::Queue, Vec::new());
+        let folios = locks.mutex(LockClass::Flush, Vec::new());
         Self { folios, own: AtomicUsize::new(0), bell: Bell::new(locks) }
     }
 
@@ -348,8 +348,8 @@ impl<P: Platform> Core<P> {
 
     /// Gives back what swap has of a locked folio.
     pub(crate) fn forget_kept(&self, folio: &mut LockedFolio<'_>) {
-        for home in folio.body_mut().kept.take_all() {
-            self.swap.forget(home.place).into_iter().for_each(|frames| self.free(frames));
+        for copy in folio.body_mut().kept.take_all() {
+            self.swap.forget(copy.place).into_iter().for_each(|frames| self.free(frames));
         }
     }
 

@@ -50,8 +50,8 @@ pub use error::{OpenError, StartError};
 #[cfg(not(shuttle))]
 pub use forking::Inheritance;
 pub use group::{
-    GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
-    StallSource, StallTime, SwapStats, Trigger, Watch,
+    GroupId, GroupStats, KindStats, LimitKey, Limits, Pressure, PressureUse, StallExtent, StallKind,
+    StallKinds, StallSource, StallTime, SwapStats, Trigger, Watch,
 };
 pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};

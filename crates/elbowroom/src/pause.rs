@@ -43,7 +43,7 @@ pub(crate) struct Gate {
 impl Gate {
     /// A closed gate.
     pub(crate) fn new() -> Self {
-        Self { open: Mutex::uncounted(LockClass::Queue, false), opened: Condvar::new() }
+        Self { open: Mutex::uncounted(LockClass::Sleep, false), opened: Condvar::new() }
     }
 
     /// Opens it.
@@ -78,7 +78,7 @@ pub(crate) struct Bell {
 
 impl Bell {
     pub(crate) fn new(locks: &LockStats) -> Self {
-        let sleeping = locks.mutex(LockClass::Queue, ());
+        let sleeping = locks.mutex(LockClass::Sleep, ());
         Self { rung: AtomicBool::new(false), sleeping, changed: Condvar::new() }
     }
 

@@ -43,7 +43,7 @@ struct Meeting {
 
 impl Meeting {
     fn new(locks: &LockStats) -> Self {
-        Self { state: locks.mutex(LockClass::Queue, State::default()), changed: Condvar::new() }
+        Self { state: locks.mutex(LockClass::Sleep, State::default()), changed: Condvar::new() }
     }
 }
 

@@ -19,8 +19,7 @@ impl LruRow {
     const ALL: [Self; 6] =
         [Self::ShrinkCost, Self::RefaultCost, Self::ScanStart, Self::ActiveList, Self::Drain, Self::Other];
 
-    /// The row of a use. Linux lists folios from batches of each processor (`lru_add_drain`), ours one by
-    /// one.
+    /// The row of a use. Of draining, Linux's row has no folios that reclaim puts back; ours has them.
     fn of(lru_use: LruUse) -> Self {
         match lru_use {
             LruUse::ShrinkCost => Self::ShrinkCost,
@@ -28,7 +27,7 @@ impl LruRow {
             LruUse::ScanStart => Self::ScanStart,
             LruUse::RotationCost | LruUse::Deactivate => Self::ActiveList,
             LruUse::Add => Self::Drain,
-            LruUse::PutBack | LruUse::Isolate | LruUse::Remove | LruUse::End => Self::Other,
+            LruUse::Isolate | LruUse::Remove | LruUse::End => Self::Other,
         }
     }
 

@@ -6,13 +6,13 @@
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
-use elbowroom::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, StallAverages};
+use elbowroom::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LimitKey, StallAverages};
 use elbowroom_machine::Errno;
 use elbowroom_options::size::{Exact, Shown};
 use serde::Serialize;
 
 use super::wait;
-use super::words::{GroupName, Limit};
+use super::words::GroupName;
 use crate::failure::{Failure, NOT_DONE};
 use crate::runs::{Run, milliseconds, printable};
 
@@ -194,11 +194,11 @@ fn request(run: &Run, group: &GroupRow, request: GroupRequest) -> Result<GroupAn
 }
 
 /// Changes a limit of groups. `groups`: with their present figures.
-pub fn set(run: &Run, groups: &[GroupRow], limit_of: Limit, bytes: u64) -> Result<String, Failure> {
-    groups.iter().try_for_each(|group| check(group, limit_of, bytes))?;
+pub fn set(run: &Run, groups: &[GroupRow], limit_of: LimitKey, value: u64) -> Result<String, Failure> {
+    groups.iter().try_for_each(|group| check(group, limit_of, value))?;
     let (mut said, mut failed) = (String::new(), Vec::new());
     for group in groups {
-        match set_one(run, group, limit_of, bytes) {
+        match set_one(run, group, limit_of, value) {
             Ok(line) => said += &line,
             Err(failure) => failed.push(failure),
         }
@@ -213,14 +213,8 @@ pub fn set(run: &Run, groups: &[GroupRow], limit_of: Limit, bytes: u64) -> Resul
 }
 
 /// Changes a limit of one group.
-fn set_one(run: &Run, group: &GroupRow, limit_of: Limit, bytes: u64) -> Result<String, Failure> {
-    let (what, before) = match limit_of {
-        Limit::Max => (GroupRequest::Max(bytes), group.used.max_bytes),
-        Limit::High => (GroupRequest::High(bytes), group.used.high_bytes),
-        Limit::Low => (GroupRequest::Low(bytes), group.used.low_bytes),
-        Limit::Min => (GroupRequest::Min(bytes), group.used.min_bytes),
-    };
-    let answer = request(run, group, what)?;
+fn set_one(run: &Run, group: &GroupRow, limit_of: LimitKey, value: u64) -> Result<String, Failure> {
+    let answer = request(run, group, GroupRequest::Set(limit_of, value))?;
     let (name, now) = (name(group), used(run, group));
     match answer.errno {
         0 => {}
@@ -228,43 +222,49 @@ fn set_one(run: &Run, group: &GroupRow, limit_of: Limit, bytes: u64) -> Result<S
             let why = format!(
                 "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; it \
                  gets no more",
-                Shown(bytes)
+                Shown(value)
             );
             return Err(Failure::new(NOT_DONE, why));
         }
         errno => return Err(failed(&name, errno)),
     }
-    let (limit_of, value, before) = (limit_of.name(), limit(bytes), limit(before));
-    Ok(format!("group {name}: {limit_of} {value} (was {before}), {now} used\n"))
+    let before =
+        in_order(group, limit_of).map_or(String::new(), |before| format!(" (was {})", limit(before)));
+    let value = if limit_of == LimitKey::Swappiness { value.to_string() } else { limit(value) };
+    Ok(format!("group {name}: {} {value}{before}, {now} used\n", limit_of.name()))
 }
 
 /// Checks that the limits of a group are in their order after a change: `min`, `low`, `high`, `max`.
-fn check(group: &GroupRow, changed: Limit, bytes: u64) -> Result<(), Failure> {
+fn check(group: &GroupRow, changed: LimitKey, bytes: u64) -> Result<(), Failure> {
     if group.noted_at.is_none() {
         let why = format!("process {} has not answered yet: it is stopped, or just starts", group.pid);
         return Err(Failure::new(NOT_DONE, why));
     }
-    let of = |limit: Limit| match limit {
-        changed_limit if changed_limit == changed => bytes,
-        Limit::Max => group.used.max_bytes,
-        Limit::High => group.used.high_bytes,
-        Limit::Low => group.used.low_bytes,
-        Limit::Min => group.used.min_bytes,
-    };
+    let of = |limit| if limit == changed { Some(bytes) } else { in_order(group, limit) };
     // A limit that is none is in no order.
-    let is_given = |limit: &Limit| match limit {
-        Limit::Min | Limit::Low => of(*limit) > 0,
-        Limit::High | Limit::Max => of(*limit) != u64::MAX,
-    };
-    let given: Vec<Limit> =
-        [Limit::Min, Limit::Low, Limit::High, Limit::Max].into_iter().filter(is_given).collect();
-    let wrong = given.windows(2).find(|pair| of(pair[0]) > of(pair[1]));
+    let given: Vec<(LimitKey, u64)> = [LimitKey::Min, LimitKey::Low, LimitKey::High, LimitKey::Max]
+        .into_iter()
+        .filter_map(|limit| Some((limit, of(limit)?)))
+        .filter(|(_, bytes)| !matches!(*bytes, 0 | u64::MAX))
+        .collect();
+    let wrong = given.windows(2).find(|pair| pair[0].1 > pair[1].1);
     wrong.map_or(Ok(()), |pair| {
-        let [one, other] = [pair[0], pair[1]].map(Limit::name);
-        let [less, more] = [pair[0], pair[1]].map(|limit| limit_exact(of(limit)));
+        let [(one, less), (other, more)] =
+            [pair[0], pair[1]].map(|(limit, of)| (limit.name(), limit_exact(of)));
         let why = format!("group {}: {one}, {less}, would be more than {other}, {more}", name(group));
         Err(Failure::new(NOT_DONE, why))
     })
+}
+
+/// The present value of one of the limits that are in an order.
+fn in_order(group: &GroupRow, limit: LimitKey) -> Option<u64> {
+    match limit {
+        LimitKey::Max => Some(group.used.max_bytes),
+        LimitKey::High => Some(group.used.high_bytes),
+        LimitKey::Low => Some(group.used.low_bytes),
+        LimitKey::Min => Some(group.used.min_bytes),
+        _ => None,
+    }
 }
 
 fn limit_exact(bytes: u64) -> String {
@@ -359,22 +359,26 @@ mod tests {
         let tree = std::sync::Arc::new(tree);
         Member::enter(tree.clone()).groups().show_names(&["a"]);
         let mut row = GroupTable::of(&tree).rows().remove(0);
-        assert!(check(&row, Limit::Low, 1 << 20).unwrap_err().message.contains("has not answered yet"));
+        assert!(check(&row, LimitKey::Low, 1 << 20).unwrap_err().message.contains("has not answered yet"));
         row.noted_at = Some(1);
         let (max_bytes, high_bytes) = (256 << 20, u64::MAX);
         row.used =
             GroupUse { max_bytes, high_bytes, low_bytes: 0, min_bytes: 8 << 20, ..GroupUse::default() };
         // A high that is none is no mistake.
         let of = |limit, mib: u64| check(&row, limit, mib << 20).map_err(|failure| failure.message);
-        for (limit, mib) in
-            [(Limit::Max, 8), (Limit::Low, 8), (Limit::Low, 0), (Limit::Min, 256), (Limit::High, 256)]
-        {
+        for (limit, mib) in [
+            (LimitKey::Max, 8),
+            (LimitKey::Low, 8),
+            (LimitKey::Low, 0),
+            (LimitKey::Min, 256),
+            (LimitKey::High, 256),
+        ] {
             assert_eq!(of(limit, mib), Ok(()), "{limit:?} {mib}");
         }
         for (limit, mib, said) in [
-            (Limit::Max, 7, "min, 8M, would be more than max, 7M"),
-            (Limit::High, 300, "high, 300M, would be more than max, 256M"),
-            (Limit::Low, 7, "min, 8M, would be more than low, 7M"),
+            (LimitKey::Max, 7, "min, 8M, would be more than max, 7M"),
+            (LimitKey::High, 300, "high, 300M, would be more than max, 256M"),
+            (LimitKey::Low, 7, "min, 8M, would be more than low, 7M"),
         ] {
             let why = of(limit, mib).unwrap_err();
             assert!(why.contains(said), "{why}");

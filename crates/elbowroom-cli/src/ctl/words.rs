@@ -1,12 +1,10 @@
 //! The words after `ctl set` and its like: ids of processes, names of groups, limits with their values. Pure.
 
-use elbowroom::Config;
+use elbowroom::{Config, LimitKey};
+use elbowroom_options::groups::{LEAST_LIMIT, LEAST_PROTECTION, MOST_SWAPPINESS};
 use elbowroom_options::size;
 
 use crate::failure::{Failure, USAGE};
-
-/// The least `max` and `high` of a group, in bytes: as in a file of groups.
-const LEAST_LIMIT: u64 = 1 << 20;
 
 /// A group as a command line names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,26 +15,6 @@ pub struct GroupName {
     pub name: String,
 }
 
-/// A limit, by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    Max,
-    High,
-    Low,
-    Min,
-}
-
-impl Limit {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Max => "max",
-            Self::High => "high",
-            Self::Low => "low",
-            Self::Min => "min",
-        }
-    }
-}
-
 /// An argument.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Word {
@@ -44,8 +22,8 @@ pub enum Word {
     Id(u32),
     /// A group.
     Group(GroupName),
-    /// A limit with its value in bytes; `u64::MAX`: none.
-    Limit(Limit, u64),
+    /// A limit with its value, mostly in bytes; `u64::MAX`: none.
+    Limit(LimitKey, u64),
 }
 
 /// What a word can be, for messages.
@@ -54,18 +32,20 @@ const WORDS: &str = "it is neither the id of a process, nor the name of a group,
 impl Word {
     pub fn parse(text: &str) -> Result<Self, String> {
         let Some((limit, value)) = text.split_once('=') else { return Self::target(text) };
-        let limit = match limit {
-            "max" => Limit::Max,
-            "high" => Limit::High,
-            "low" => Limit::Low,
-            "min" => Limit::Min,
-            _ => return Err(format!("there is no limit '{limit}': there are max, high, low and min")),
+        let Some(limit) = LimitKey::ALL.into_iter().find(|key| key.name() == limit) else {
+            let all = LimitKey::ALL.map(LimitKey::name).join(", ");
+            return Err(format!("there is no limit '{limit}': there are {all}"));
         };
-        let bytes = match (limit, value) {
-            (Limit::Max | Limit::High, "none") => u64::MAX,
-            _ => size_of(value)?,
+        let value = match (limit, value) {
+            (LimitKey::Low | LimitKey::Min, value) => size_of(value)?,
+            (LimitKey::Swappiness, value) => {
+                let number = value.parse().ok().filter(|number| *number <= MOST_SWAPPINESS);
+                number.ok_or_else(|| format!("swappiness is a number from 0 to {MOST_SWAPPINESS}"))?
+            }
+            (_, "none") => u64::MAX,
+            (_, value) => size_of(value)?,
         };
-        Ok(Self::Limit(limit, bytes))
+        Ok(Self::Limit(limit, value))
     }
 
     /// A process or a group.
@@ -103,13 +83,13 @@ pub enum Change {
     Max { run: Option<u32>, bytes: u64 },
     /// `low` of a process.
     Low { pid: u32, bytes: u64 },
-    /// A limit of a group, in all processes of the run that have it, or in one.
-    Group { run: Option<u32>, group: GroupName, limit: Limit, bytes: u64 },
+    /// A limit of a group, in all processes of the run that have it, or in one. `value`: mostly in bytes.
+    Group { run: Option<u32>, group: GroupName, limit: LimitKey, value: u64 },
 }
 
 impl Change {
     pub fn of(words: &[Word]) -> Result<Self, Failure> {
-        use Limit::{High, Low, Max, Min};
+        use LimitKey::{Dirty, High, Low, Max, MemorySwapMax, Min, SwapMax, Swappiness};
         use Word::{Group, Id, Limit as To};
         let wrong = |why: String| Err(Failure::new(USAGE, why));
         let run_max = |run, bytes| match bytes {
@@ -119,26 +99,40 @@ impl Change {
             }
             bytes => Ok(Self::Max { run, bytes }),
         };
-        let of_group = |run, group: &GroupName, limit: Limit, bytes| {
-            if matches!(limit, Max | High) && bytes < LEAST_LIMIT {
-                let (limit, least) = (limit.name(), size::Exact(LEAST_LIMIT));
-                return wrong(format!("{limit} of a group: it must be at least {least}"));
+        let protects = |limit, bytes| match bytes {
+            1..LEAST_PROTECTION => {
+                wrong(format!("{limit}: it is 0, or at least {}", size::Exact(LEAST_PROTECTION)))
             }
-            Ok(Self::Group { run, group: group.clone(), limit, bytes })
+            _ => Ok(()),
+        };
+        let of_group = |run, group: &GroupName, limit: LimitKey, value| {
+            match limit {
+                Max | High | MemorySwapMax | Dirty if value < LEAST_LIMIT => {
+                    let (limit, least) = (limit.name(), size::Exact(LEAST_LIMIT));
+                    return wrong(format!("{limit} of a group: it must be at least {least}"));
+                }
+                Low | Min => protects(limit.name(), value)?,
+                _ => {}
+            }
+            Ok(Self::Group { run, group: group.clone(), limit, value })
         };
         match words {
             [To(Max, bytes)] => run_max(None, *bytes),
             [Id(run), To(Max, bytes)] => run_max(Some(*run), *bytes),
-            [Id(pid), To(Low, bytes)] => Ok(Self::Low { pid: *pid, bytes: *bytes }),
+            [Id(pid), To(Low, bytes)] => {
+                protects("low", *bytes)?;
+                Ok(Self::Low { pid: *pid, bytes: *bytes })
+            }
             [Group(group), To(limit, bytes)] => of_group(group.pid, group, *limit, *bytes),
             [Id(run), Group(group), To(limit, bytes)] => of_group(Some(*run), group, *limit, *bytes),
             [To(Low, bytes)] => {
                 let low = size::Exact(*bytes);
                 wrong(format!("low is a process's: name it, as in `elbowroom ctl set PID low={low}`"))
             }
-            [To(limit @ (High | Min), _)] | [Id(_), To(limit @ (High | Min), _)] => {
-                let limit = limit.name();
-                wrong(format!("{limit} is of a group: name it, as in `elbowroom ctl set cache {limit}=SIZE`"))
+            [To(limit @ (High | Min | SwapMax | MemorySwapMax | Dirty | Swappiness), _)]
+            | [Id(_), To(limit @ (High | Min | SwapMax | MemorySwapMax | Dirty | Swappiness), _)] => {
+                let (limit, value) = (limit.name(), if *limit == Swappiness { "NUMBER" } else { "SIZE" });
+                wrong(format!("{limit} is of a group: name it, as in `elbowroom ctl set cache {limit}={value}`"))
             }
             _ => wrong(
                 "say `elbowroom ctl set [RUN] max=SIZE`, `elbowroom ctl set PID low=SIZE`, or `elbowroom ctl \
@@ -207,15 +201,18 @@ mod tests {
     fn words_of_set() {
         let parse = |words: &[&str]| words.iter().map(|word| Word::parse(word).unwrap()).collect::<Vec<_>>();
         let of =
-            |run, pid, name: &str, limit, bytes| Change::Group { run, group: group(pid, name), limit, bytes };
+            |run, pid, name: &str, limit, value| Change::Group { run, group: group(pid, name), limit, value };
         for (words, change) in [
             (&["max=1G"][..], Change::Max { run: None, bytes: 1 << 30 }),
             (&["7", "max=16M"], Change::Max { run: Some(7), bytes: 16 << 20 }),
             (&["7", "low=0"], Change::Low { pid: 7, bytes: 0 }),
-            (&["cache", "max=1M"], of(None, None, "cache", Limit::Max, 1 << 20)),
-            (&["7/cache.index", "high=none"], of(Some(7), Some(7), "cache.index", Limit::High, u64::MAX)),
-            (&["7", "cache", "min=4K"], of(Some(7), None, "cache", Limit::Min, 4096)),
-            (&["7/12", "low=0"], of(Some(7), Some(7), "12", Limit::Low, 0)),
+            (&["cache", "max=1M"], of(None, None, "cache", LimitKey::Max, 1 << 20)),
+            (&["7/cache.index", "high=none"], of(Some(7), Some(7), "cache.index", LimitKey::High, u64::MAX)),
+            (&["7", "cache", "min=4K"], of(Some(7), None, "cache", LimitKey::Min, 4096)),
+            (&["7/12", "low=0"], of(Some(7), Some(7), "12", LimitKey::Low, 0)),
+            (&["a", "swap-max=0"], of(None, None, "a", LimitKey::SwapMax, 0)),
+            (&["a", "dirty=none"], of(None, None, "a", LimitKey::Dirty, u64::MAX)),
+            (&["a", "swappiness=200"], of(None, None, "a", LimitKey::Swappiness, 200)),
         ] {
             assert_eq!(Change::of(&parse(words)).unwrap(), change);
         }
@@ -230,13 +227,19 @@ mod tests {
             (&["max=15M"], "at least 16M"),
             (&["max=none"], "is a size"),
             (&["cache", "max=1K"], "at least 1M"),
+            (&["cache", "memory-swap-max=1K"], "at least 1M"),
+            (&["cache", "low=1"], "0, or at least 4K"),
+            (&["7", "low=4095"], "0, or at least 4K"),
+            (&["7", "swappiness=7"], "swappiness is of a group"),
         ] {
             let failure = Change::of(&parse(words)).unwrap_err();
             assert!(failure.code == USAGE && failure.message.contains(said), "{words:?}: {failure}");
         }
         for (word, said) in [
             ("max=", "no number"),
-            ("swappiness=1", "there are max, high, low and min"),
+            ("swapiness=1", "there are max, high, low, min, swap-max"),
+            ("swappiness=201", "from 0 to 200"),
+            ("swappiness=none", "from 0 to 200"),
             ("low=none", "no number"),
             ("ma ke", "neither the id of a process, nor"),
             ("0", "neither"),

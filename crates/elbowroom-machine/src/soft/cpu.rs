@@ -5,7 +5,7 @@
 //! be told that a mapping has changed.
 
 use super::fault::Cause;
-use super::frames::Place;
+use super::frames::FrameOffset;
 use super::pte::{Entry, Intent, PINS_IN_WORD, PinRefusal, Word};
 use super::table::EntryRef;
 use super::tree::Walk;
@@ -26,7 +26,7 @@ pub(super) struct Line {
     entry: EntryRef,
     /// The entry's word when it was read, in the epoch of the cache.
     word: Word,
-    pub(super) place: Place,
+    pub(super) place: FrameOffset,
 }
 
 impl Line {
@@ -37,7 +37,8 @@ impl Line {
 }
 
 /// A line that matches no address.
-const NO_LINE: Line = Line { tag: usize::MAX, entry: EntryRef::NONE, word: Word::EMPTY, place: Place::FIRST };
+const NO_LINE: Line =
+    Line { tag: usize::MAX, entry: EntryRef::NONE, word: Word::EMPTY, place: FrameOffset::FIRST };
 
 /// Why an access through a line failed.
 pub(super) enum Miss {
@@ -156,7 +157,11 @@ impl SoftCpu {
 
     /// Stores into the page of `addr`, under a pin. `store` must not panic.
     #[inline]
-    pub(super) fn store_by<T>(&self, addr: usize, mut store: impl FnMut(Place) -> T) -> Result<T, Cause> {
+    pub(super) fn store_by<T>(
+        &self,
+        addr: usize,
+        mut store: impl FnMut(FrameOffset) -> T,
+    ) -> Result<T, Cause> {
         self.attempt(addr, |line| {
             let entry = self.hold(line, Intent::Write, PINS_IN_WORD)?;
             // A thread that sees the store also sees what this thread did before.

@@ -15,11 +15,11 @@ use elbowroom_sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
 /// Where a frame is: its distance from the arena's beginning, in bytes. Only [`Frames::place`] makes one.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Place(usize);
+pub(super) struct FrameOffset(usize);
 
-impl Place {
+impl FrameOffset {
     /// The place of the first frame, for lines of the cache that have none.
-    pub(super) const FIRST: Place = Place(0);
+    pub(super) const FIRST: FrameOffset = FrameOffset(0);
 }
 
 /// The arena, seen as atomics.
@@ -49,20 +49,20 @@ impl Frames {
     ///
     /// # Panics
     /// If the arena has no such frame.
-    pub(super) fn place(&self, frame: u32) -> Place {
+    pub(super) fn place(&self, frame: u32) -> FrameOffset {
         assert!((frame as usize) < self.arena.capacity(), "no such frame");
-        Place((frame as usize) << PAGE_SHIFT)
+        FrameOffset((frame as usize) << PAGE_SHIFT)
     }
 
     /// The address in the arena of the byte of `addr`, whose page is at `place`.
     #[inline]
-    pub(super) fn address(&self, place: Place, addr: usize) -> usize {
+    pub(super) fn address(&self, place: FrameOffset, addr: usize) -> usize {
         self.base + place.0 + addr % PAGE_SIZE
     }
 
     /// The aligned word that holds the byte of `addr`.
     #[inline]
-    pub(super) fn word(&self, place: Place, addr: usize) -> &AtomicU64 {
+    pub(super) fn word(&self, place: FrameOffset, addr: usize) -> &AtomicU64 {
         let at = self.address(place, addr) & !7;
         // SAFETY: (1) a place is a frame of the arena, which is mapped as long as `self` lives; (2) the
         // address is aligned and inside the page.
@@ -70,7 +70,7 @@ impl Frames {
     }
 
     /// `count` words from `addr` on, which is a multiple of 8; all are in the page.
-    fn words(&self, place: Place, addr: usize, count: usize) -> &[AtomicU64] {
+    fn words(&self, place: FrameOffset, addr: usize, count: usize) -> &[AtomicU64] {
         assert!(addr.is_multiple_of(8) && addr % PAGE_SIZE + count * 8 <= PAGE_SIZE);
         // SAFETY: as in `word`; all of the slice is inside the page.
         unsafe { std::slice::from_raw_parts(self.address(place, addr) as *const AtomicU64, count) }
@@ -78,7 +78,7 @@ impl Frames {
 
     /// The aligned half word that holds the byte of `addr`.
     #[inline]
-    pub(super) fn half(&self, place: Place, addr: usize) -> &AtomicU32 {
+    pub(super) fn half(&self, place: FrameOffset, addr: usize) -> &AtomicU32 {
         let at = self.address(place, addr) & !3;
         // SAFETY: as in `word`.
         unsafe { &*(at as *const AtomicU32) }
@@ -86,7 +86,7 @@ impl Frames {
 
     /// The byte of `addr`.
     #[inline]
-    fn byte(&self, place: Place, addr: usize) -> &AtomicU8 {
+    fn byte(&self, place: FrameOffset, addr: usize) -> &AtomicU8 {
         // SAFETY: as in `word`.
         unsafe { &*(self.address(place, addr) as *const AtomicU8) }
     }
@@ -96,14 +96,14 @@ impl Frames {
     /// # Panics
     /// If the bytes extend beyond the page.
     #[inline]
-    pub(super) fn bytes(&self, place: Place, addr: usize, len: usize) -> &[AtomicU8] {
+    pub(super) fn bytes(&self, place: FrameOffset, addr: usize, len: usize) -> &[AtomicU8] {
         assert!(addr % PAGE_SIZE + len <= PAGE_SIZE, "an access beyond its page");
         // SAFETY: as in `word`; all of the slice is inside the page.
         unsafe { std::slice::from_raw_parts(self.address(place, addr) as *const AtomicU8, len) }
     }
 
     /// Loads bytes of one page. Relaxed.
-    pub(super) fn load(&self, place: Place, addr: usize, out: &mut [u8]) {
+    pub(super) fn load(&self, place: FrameOffset, addr: usize, out: &mut [u8]) {
         debug_assert!(addr % PAGE_SIZE + out.len() <= PAGE_SIZE);
         let (head, tail) = split(addr, out.len());
         self.load_ends(place, addr, &mut out[..head]);
@@ -116,7 +116,7 @@ impl Frames {
         self.load_ends(place, addr + tail, &mut out[tail..]);
     }
 
-    fn load_ends(&self, place: Place, addr: usize, out: &mut [u8]) {
+    fn load_ends(&self, place: FrameOffset, addr: usize, out: &mut [u8]) {
         let mut at = 0;
         while at < out.len() {
             let from = addr + at;
@@ -134,7 +134,7 @@ impl Frames {
     }
 
     /// Stores bytes into one page. Relaxed.
-    pub(super) fn store(&self, place: Place, addr: usize, data: &[u8]) {
+    pub(super) fn store(&self, place: FrameOffset, addr: usize, data: &[u8]) {
         debug_assert!(addr % PAGE_SIZE + data.len() <= PAGE_SIZE);
         let (head, tail) = split(addr, data.len());
         self.store_ends(place, addr, &data[..head]);
@@ -147,7 +147,7 @@ impl Frames {
         self.store_ends(place, addr + tail, &data[tail..]);
     }
 
-    fn store_ends(&self, place: Place, addr: usize, data: &[u8]) {
+    fn store_ends(&self, place: FrameOffset, addr: usize, data: &[u8]) {
         let mut at = 0;
         while at < data.len() {
             let to = addr + at;
@@ -165,7 +165,7 @@ impl Frames {
     }
 
     /// Stores the same byte `len` times. Relaxed.
-    pub(super) fn fill(&self, place: Place, addr: usize, len: usize, byte: u8) {
+    pub(super) fn fill(&self, place: FrameOffset, addr: usize, len: usize, byte: u8) {
         debug_assert!(addr % PAGE_SIZE + len <= PAGE_SIZE);
         let (head, tail) = split(addr, len);
         let bytes = [byte; 8];

@@ -39,7 +39,7 @@ impl Notifier {
         Self {
             subscribers: AtomicUsize::new(0),
             head: AtomicU64::new(0),
-            log: locks.mutex(LockClass::Queue, VecDeque::new()),
+            log: locks.mutex(LockClass::Invalidation, VecDeque::new()),
         }
     }
 

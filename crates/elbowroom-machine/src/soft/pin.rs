@@ -2,7 +2,7 @@
 
 use super::cpu::SoftCpu;
 use super::fault::{Cause, SoftFault};
-use super::frames::Place;
+use super::frames::FrameOffset;
 use super::pte::{Entry, Intent};
 use super::table::EntryRef;
 use super::{PINS_PER_PAGE, Shared};
@@ -21,7 +21,7 @@ pub struct Pin<'a> {
     cpu: &'a SoftCpu,
     entry: &'a Entry,
     name: EntryRef,
-    place: Place,
+    place: FrameOffset,
     addr: usize,
     len: usize,
 }
@@ -30,7 +30,7 @@ pub struct Pin<'a> {
 pub struct OwnedPin {
     shared: Arc<Shared>,
     name: EntryRef,
-    place: Place,
+    place: FrameOffset,
     addr: usize,
     len: usize,
 }

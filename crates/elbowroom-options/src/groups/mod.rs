@@ -40,8 +40,8 @@ pub const LIMITS: [&str; 4] = ["min", "low", "high", "max"];
 pub const SWAP_LIMITS: [&str; 2] = ["swap-max", "memory-swap-max"];
 
 /// The keys that a group may have.
-pub const GROUP_KEYS: [&str; 7] =
-    [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[3], SWAP_LIMITS[0], SWAP_LIMITS[1], "dirty"];
+pub const GROUP_KEYS: [&str; 8] =
+    [LIMITS[0], LIMITS[1], LIMITS[2], LIMITS[3], SWAP_LIMITS[0], SWAP_LIMITS[1], "dirty", "swappiness"];
 
 /// The keys that a rule may have.
 pub const RULE_KEYS: [&str; 6] = ["group", "program", "file", "kind", "min-size", "max-size"];
@@ -49,6 +49,9 @@ pub const RULE_KEYS: [&str; 6] = ["group", "program", "file", "kind", "min-size"
 /// The least that `max`, `high`, `memory-swap-max` and `dirty` can be, in bytes: what a few faults at a time
 /// need.
 pub const LEAST_LIMIT: u64 = 1 << 20;
+
+/// The most of `swappiness`.
+pub const MOST_SWAPPINESS: u64 = 200;
 
 /// The least that can be protected, in bytes: a page.
 pub const LEAST_PROTECTION: u64 = 4 << 10;
@@ -93,7 +96,7 @@ impl fmt::Display for Mistake {
     }
 }
 
-/// The limits of a group, in bytes; `None`: not limited, or not protected.
+/// The limits of a group, in bytes; `None`: not limited, not protected, or as usual.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct GroupLimits {
     /// Memory that is never taken from the group.
@@ -110,6 +113,8 @@ pub struct GroupLimits {
     pub memory_swap_max: Option<u64>,
     /// The most dirty pages of files that the group itself may have.
     pub dirty: Option<u64>,
+    /// How readily anonymous memory is taken, beside files: a number, not bytes.
+    pub swappiness: Option<u64>,
 }
 
 impl GroupLimits {
@@ -251,11 +256,14 @@ impl Reader<'_> {
     }
 
     fn size(&self, key: &str, least: u64) -> Result<Option<u64>, Mistake> {
-        let kind = Kind::Size { least, most: u64::MAX };
+        self.number(key, Kind::Size { least, most: u64::MAX })
+    }
+
+    fn number(&self, key: &str, kind: Kind) -> Result<Option<u64>, Mistake> {
         match self.text(key)?.map(|text| kind.read(OsStr::new(text))) {
             None => Ok(None),
-            Some(Ok(Value::Number(bytes))) => Ok(Some(bytes)),
-            Some(Ok(_)) => unreachable!("a size is a number"),
+            Some(Ok(Value::Number(number))) => Ok(Some(number)),
+            Some(Ok(_)) => unreachable!("the kind is one of numbers"),
             Some(Err(problem)) => Err(self.mistake(key, problem.to_string())),
         }
     }
@@ -305,6 +313,7 @@ impl Reader<'_> {
             swap_max: self.size("swap-max", 0)?,
             memory_swap_max: self.size("memory-swap-max", LEAST_LIMIT)?,
             dirty: self.size("dirty", LEAST_LIMIT)?,
+            swappiness: self.number("swappiness", Kind::Count { most: MOST_SWAPPINESS })?,
         };
         Ok(Group { name: name.to_owned(), parent, limits, entry: self.number })
     }

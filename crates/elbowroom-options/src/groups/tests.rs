@@ -46,7 +46,7 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         (
             "group:a:size:1M",
             "group.a.size: there is no such key; a group may have min, low, high, max, swap-max, \
-          memory-swap-max, dirty",
+          memory-swap-max, dirty, swappiness",
         ),
         ("group:a:max:1M:max:2M", "group.a.max: it is there twice"),
         ("group:a:max:1000K", "group.a.max: it must be at least 1M"),
@@ -58,10 +58,11 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         ("group:root", "group.root: root is the group above all others: its limit is --memory, or --each"),
         (
             "group:a.max",
-            "group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty are the names of limits: \
+            "group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty, swappiness are the names of limits: \
              give the group another name",
         ),
         ("group:a:swap-max:-1", "group.a.swap-max: a size cannot be below 0: write 1"),
+        ("group:a:swappiness:201", "group.a.swappiness: it must be at most 200"),
         ("group:a:dirty:1000K", "group.a.dirty: it must be at least 1M"),
         ("group:a:memory-swap-max:1000K", "group.a.memory-swap-max: it must be at least 1M"),
         ("group:a:memory-swap-max:3M:max:4M", "group.a.memory-swap-max: 3M is less than max, 4M"),
@@ -120,6 +121,7 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         "group:a:max:4M:swap-max:0:memory-swap-max:4M",
         "group:a:max:4M:swap-max:64M:memory-swap-max:5M",
         "group:a:memory-swap-max:1M",
+        "group:a:swappiness:0",
         "group:a,rule:group:a:min-size:2M,rule:group:a:min-size:1M",
         "group:a,rule:group:a:max-size:1M",
         "group:a,rule:group:a:kind:heap,rule:group:a:kind:anonymous,rule:group:a:file:x",

@@ -51,6 +51,7 @@ pub fn make(options: &Options, manager: &Manager) -> Result<(), String> {
 }
 
 fn create(manager: &Manager, above: GroupId, group: &Group) -> Result<GroupId, Errno> {
+    let usual = Limits::default();
     let limits = Limits {
         max: group.limits.max.unwrap_or(u64::MAX),
         high: group.limits.high.unwrap_or(u64::MAX),
@@ -59,7 +60,7 @@ fn create(manager: &Manager, above: GroupId, group: &Group) -> Result<GroupId, E
         swap_max: group.limits.swap_max.unwrap_or(u64::MAX),
         memory_swap_max: group.limits.memory_swap_max.unwrap_or(u64::MAX),
         dirty: group.limits.dirty.unwrap_or(u64::MAX),
-        ..Limits::default()
+        swappiness: group.limits.swappiness.unwrap_or(usual.swappiness),
     };
     manager.groups().create(above, &limits)
 }

@@ -159,7 +159,7 @@ impl Guards {
             opens: OnceLock::new(),
             others: Others::new(),
             signals: fanotify::signal_descriptor()?,
-            state: locks.mutex(LockClass::Queue, State::default()),
+            state: locks.mutex(LockClass::Guard, State::default()),
             changed: Condvar::new(),
         }))
     }

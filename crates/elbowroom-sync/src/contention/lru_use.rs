@@ -22,10 +22,9 @@ pub enum LruUse {
     ScanStart,
     /// The oldest active folios become inactive. Linux: `shrink_active_list`.
     Deactivate,
-    /// A folio that is new, or has come in, is listed. Linux: `folio_batch_move_lru`.
+    /// A batch of folios is listed, that are new, have come in, or were looked at by reclaim. Linux:
+    /// `folio_batch_move_lru`, `move_folios_to_lru`.
     Add,
-    /// A folio that reclaim has looked at is listed again. Linux: `move_folios_to_lru`.
-    PutBack,
     /// Reclaim takes folios to look at. Linux: `isolate_lru_folios`.
     Isolate,
     /// A dead folio leaves its list. Linux: `__page_cache_release`.
@@ -36,14 +35,13 @@ pub enum LruUse {
 
 impl LruUse {
     /// All uses, in the order of their numbers.
-    pub const ALL: [Self; 10] = [
+    pub const ALL: [Self; 9] = [
         Self::ShrinkCost,
         Self::RefaultCost,
         Self::RotationCost,
         Self::ScanStart,
         Self::Deactivate,
         Self::Add,
-        Self::PutBack,
         Self::Isolate,
         Self::Remove,
         Self::End,
@@ -58,7 +56,6 @@ impl LruUse {
             Self::ScanStart => "scan-start",
             Self::Deactivate => "deactivate",
             Self::Add => "add",
-            Self::PutBack => "put-back",
             Self::Isolate => "isolate",
             Self::Remove => "remove",
             Self::End => "end",

@@ -1,6 +1,6 @@
 //! Snapshots of [`LockStats`](crate::LockStats): rows by call site, differences, and sums by lock and mode.
 
-use super::{Awaited, Counts, DECADES_NS, Entry, LruUse, Mode, Place, REST};
+use super::{Awaited, CallSite, Counts, DECADES_NS, Entry, LruUse, Mode, REST};
 use crate::LockClass;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -193,7 +193,7 @@ pub(super) fn take(counts: &Counts) -> LockSnapshot {
     let uses = LruUse::ALL.into_iter().map(|lru_use| (lru, Mode::Write, Some(lru_use)));
     let rest = rest.chain(uses).map(|what| LockRow::new(what, None));
     let sites = counts.entries[REST..].iter().map(|entry| {
-        let &Place { what, mode, lru_use, caller } = entry.place.get()?;
+        let &CallSite { what, mode, lru_use, caller } = entry.place.get()?;
         Some(LockRow::new((what, mode, lru_use), Some(caller)))
     });
     let rows = rest.map(Some).chain(sites).enumerate().filter_map(|(site, row)| {

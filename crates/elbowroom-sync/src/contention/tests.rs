@@ -101,7 +101,7 @@ fn sums_of_waits_are_those_of_all_call_sites() {
     wait(lru, 1);
     wait(lru, 6);
     wait(Awaited::FolioIo, 30);
-    let rest = Place { what: CACHE, mode: Mode::Read, lru_use: None, caller: Location::caller() }.rest();
+    let rest = CallSite { what: CACHE, mode: Mode::Read, lru_use: None, caller: Location::caller() }.rest();
     let lists = rest_of(lru, Mode::Write, Some(LruUse::ALL[0]));
     for (site, wait_ns) in [(rest, 1_000_000), (lists, 2_000_000)] {
         stats.0.times(site).decades[4].fetch_add(1, Ordering::Relaxed);

@@ -25,8 +25,8 @@ impl Inbox {
     pub(crate) fn new(kicker: Kicker, locks: &LockStats) -> Self {
         Self {
             kicker,
-            jobs: locks.mutex(LockClass::Queue, Vec::new()),
-            waiting: locks.mutex(LockClass::Queue, Waiting::default()),
+            jobs: locks.mutex(LockClass::Inbox, Vec::new()),
+            waiting: locks.mutex(LockClass::Inbox, Waiting::default()),
             beat: Lines::default(),
             stuck: AtomicBool::new(false),
         }

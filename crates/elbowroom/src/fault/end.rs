@@ -10,7 +10,7 @@ use crate::platform::Platform;
 use crate::stats::Kind;
 use crate::trace::{FaultEnd, Trace};
 use crate::vma::VmaGuard;
-use elbowroom_machine::{Denial, Extent, FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE, Place, UnmapError};
+use elbowroom_machine::{Denial, Extent, FaultEvent, MappedAt, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError};
 use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
 
@@ -135,7 +135,8 @@ impl<P: Platform> Faults<P> {
             return true;
         }
         let extent = folio.body_mut().extent();
-        let there = |extent: &Extent| extent.places().iter().find(|place| place.has(addr)).map(Place::base);
+        let there =
+            |extent: &Extent| extent.places().iter().find(|place| place.has(addr)).map(MappedAt::base);
         let Some(base) = there(extent) else { return true };
         // Busy may mean another page of the folio: this one may have been unmapped.
         self.mmu.unmap_at(extent, base) != Err(UnmapError::Busy) || there(extent).is_none()

@@ -104,7 +104,7 @@ impl<P: Platform> Faults<P> {
             resumed: AtomicU64::new(0),
             alias_looks: AtomicU32::new(0),
             said_full: AtomicBool::new(false),
-            repeats: writeback.locks.mutex(LockClass::Queue, Repeats::default()),
+            repeats: writeback.locks.mutex(LockClass::Inbox, Repeats::default()),
             writeback,
         }
     }

@@ -10,7 +10,7 @@
 //!
 //! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
-use super::tree::{Place, State};
+use super::tree::{Node, State};
 use super::{GroupId, Groups, OverLimit, Payer, Purpose};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::{Counters, Mutant};
@@ -186,7 +186,7 @@ impl Groups {
 
     /// Takes use of a group and of all groups above it, and also a stock for the thread if the limits
     /// permit it. A stock may be used for new memory, so pages that come in fill none.
-    fn take_use(&self, of: (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
+    fn take_use(&self, of: (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
             self.put_in_stock(of.0, STOCK);
@@ -201,7 +201,7 @@ impl Groups {
         }
     }
 
-    fn try_take(&self, (index, place): (usize, Place), purpose: Purpose, pages: u64) -> Result<(), Refused> {
+    fn try_take(&self, (index, place): (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let own = self.at(index);
         let take = |above: usize| {
             let group = self.at(above);

@@ -68,6 +68,73 @@ impl Default for Limits {
     }
 }
 
+/// One of the [`Limits`], by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKey {
+    /// [`Limits::max`].
+    Max,
+    /// [`Limits::high`].
+    High,
+    /// [`Limits::low`].
+    Low,
+    /// [`Limits::min`].
+    Min,
+    /// [`Limits::swap_max`].
+    SwapMax,
+    /// [`Limits::memory_swap_max`].
+    MemorySwapMax,
+    /// [`Limits::dirty`].
+    Dirty,
+    /// [`Limits::swappiness`].
+    Swappiness,
+}
+
+impl LimitKey {
+    /// All keys.
+    pub const ALL: [Self; 8] = [
+        Self::Max,
+        Self::High,
+        Self::Low,
+        Self::Min,
+        Self::SwapMax,
+        Self::MemorySwapMax,
+        Self::Dirty,
+        Self::Swappiness,
+    ];
+
+    /// The name in a file of groups.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Max => "max",
+            Self::High => "high",
+            Self::Low => "low",
+            Self::Min => "min",
+            Self::SwapMax => "swap-max",
+            Self::MemorySwapMax => "memory-swap-max",
+            Self::Dirty => "dirty",
+            Self::Swappiness => "swappiness",
+        }
+    }
+}
+
+impl Limits {
+    /// The same limits, but for one.
+    #[must_use]
+    pub fn with(mut self, key: LimitKey, value: u64) -> Self {
+        *match key {
+            LimitKey::Max => &mut self.max,
+            LimitKey::High => &mut self.high,
+            LimitKey::Low => &mut self.low,
+            LimitKey::Min => &mut self.min,
+            LimitKey::SwapMax => &mut self.swap_max,
+            LimitKey::MemorySwapMax => &mut self.memory_swap_max,
+            LimitKey::Dirty => &mut self.dirty,
+            LimitKey::Swappiness => &mut self.swappiness,
+        } = value;
+        self
+    }
+}
+
 /// [`Limits`] in pages.
 pub struct LimitPages {
     max: AtomicU64,

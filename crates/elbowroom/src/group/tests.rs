@@ -73,13 +73,13 @@ fn no_group_uses_more_than_its_limits_and_those_above_it() {
     let (third, over) = take(two, 1000);
     assert_eq!((third.len(), over), (80, Some(OverLimit::Group(above))));
     // With a limit below what is used, nothing can be charged, and frames can still be freed.
-    groups.set_limits(above, &max(10)).unwrap();
+    groups.change_limits(above, |_| max(10)).unwrap();
     assert_eq!(groups.beyond_max(above), 90);
     assert_eq!(take(one, 1).1, Some(OverLimit::Group(above)));
     second.into_iter().chain(third).for_each(|frames| groups.free(&mmu, frames));
     adds_up(&groups);
     assert_eq!((take_and_free(&groups, &mmu, two, 1000), groups.with_charges()), (10, None));
-    assert_eq!(groups.set_limits(root, &max(1)), Err(Errno::INVAL));
+    assert_eq!(groups.change_limits(root, |_| max(1)), Err(Errno::INVAL));
 }
 
 fn take_and_free(groups: &Groups, mmu: &SoftMmu, group: GroupId, most: usize) -> usize {
@@ -145,7 +145,7 @@ fn groups_come_and_go_in_a_table_of_fixed_size() {
 fn sums_are_right_whatever_threads_do() {
     let (groups, mmu) = world();
     let above = groups.create(GroupId::ROOT, &max(300)).unwrap();
-    let names = Mutex::uncounted(LockClass::Queue, Vec::new());
+    let names = Mutex::uncounted(LockClass::Inbox, Vec::new());
     for _ in 0..6 {
         let name = groups.create(above, &max(120)).unwrap();
         names.lock().push(name);
@@ -309,4 +309,24 @@ fn what_cannot_be_discarded_stays_charged() {
 fn frames_cannot_be_forgotten() {
     let (groups, mmu) = with_another();
     drop(groups.alloc(&mmu, OTHER, 2));
+}
+
+/// Each thread changes another limit of one group; a change of the whole that was read before would undo
+/// the others.
+#[test]
+fn limits_that_change_at_the_same_time_are_all_kept() {
+    let (groups, _mmu) = world();
+    let group = groups.create(GroupId::ROOT, &Limits::default()).unwrap();
+    std::thread::scope(|scope| {
+        for key in LimitKey::ALL {
+            let groups = &groups;
+            scope.spawn(move || {
+                for value in (0..200).map(|turn| turn * PAGE_SIZE as u64) {
+                    groups.change_limits(group, |limits| limits.with(key, value)).unwrap();
+                    let now = groups.limits(group);
+                    assert_eq!(now.with(key, value), now, "{}", key.name());
+                }
+            });
+        }
+    });
 }

@@ -38,7 +38,7 @@ pub(super) enum State {
 
 /// Where a group is in the tree, and the state of its place in the table. Packed into one word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Node {
     pub(super) state: State,
     /// How often the place was used before, modulo 2^16.
     pub(super) life: u16,
@@ -48,7 +48,7 @@ pub(super) struct Place {
     pub(super) depth: u16,
 }
 
-impl Place {
+impl Node {
     const ROOT: Self = Self { state: State::Live, life: 0, parent: 0, depth: 0 };
 
     fn word(self) -> u64 {
@@ -86,7 +86,7 @@ pub struct Group {
 }
 
 impl Group {
-    fn new(place: Place, pressure: Arc<Pressure>) -> Self {
+    fn new(place: Node, pressure: Arc<Pressure>) -> Self {
         Self {
             place: AtomicU64::new(place.word()),
             limits: LimitPages::none(),
@@ -115,11 +115,11 @@ impl Group {
     }
 
     /// Where the group is in the tree.
-    pub(super) fn place(&self) -> Place {
-        Place::of_word(self.place.load(Ordering::SeqCst))
+    pub(super) fn place(&self) -> Node {
+        Node::of_word(self.place.load(Ordering::SeqCst))
     }
 
-    fn move_to(&self, place: Place) {
+    fn move_to(&self, place: Node) {
         self.place.store(place.word(), Ordering::SeqCst);
     }
 
@@ -198,7 +198,7 @@ impl Tree {
     }
 
     /// The places of all groups, removed ones that still have their place included.
-    pub(super) fn places(&self) -> impl Iterator<Item = (usize, Place)> {
+    pub(super) fn places(&self) -> impl Iterator<Item = (usize, Node)> {
         let places = (0..self.made.load(Ordering::Acquire)).map(|index| (index, self.at(index).place()));
         places.filter(|(_, place)| place.state != State::Free)
     }
@@ -251,7 +251,7 @@ impl Tree {
     pub fn check(&self, group: GroupId) -> Result<(), Errno> {
         let known = self.table.get(group.index()).and_then(|place| place.get());
         let place = known.map(|known| known.place());
-        let lives = |place: &Place| place.state == State::Live && place.life == group.life;
+        let lives = |place: &Node| place.state == State::Live && place.life == group.life;
         place.filter(lives).map(|_| ()).ok_or(Errno::NOENT)
     }
 }
@@ -259,7 +259,7 @@ impl Tree {
 impl Groups {
     /// Adds the root, or, in tests, a child of it.
     pub(super) fn add_first(&self, index: usize) {
-        let place = Place { depth: u16::from(index > 0), ..Place::ROOT };
+        let place = Node { depth: u16::from(index > 0), ..Node::ROOT };
         let above = (index > 0).then(|| self.at(0).pressure());
         let pressure = Pressure::new(above.as_ref(), &self.locks);
         let _ = self.tree.table[index].set(Box::new(Group::new(place, pressure)));
@@ -278,7 +278,7 @@ impl Groups {
         let pressure = Pressure::new(Some(&self.of(parent).pressure()), &self.locks);
         let index = match self.tree.made.load(Ordering::Acquire) {
             made if made < MAX_GROUPS => {
-                let place = Place { state: State::Free, life: 0, ..above };
+                let place = Node { state: State::Free, life: 0, ..above };
                 let _ = self.tree.table[made].set(Box::new(Group::new(place, pressure.clone())));
                 self.tree.made.store(made + 1, Ordering::Release);
                 made
@@ -290,7 +290,7 @@ impl Groups {
         group.pressure.store(Some(Arc::new(pressure)), &pin());
         group.stuck.store(0, Ordering::Relaxed);
         let life = group.place().life;
-        group.move_to(Place { state: State::Live, life, parent: parent.index(), depth: above.depth + 1 });
+        group.move_to(Node { state: State::Live, life, parent: parent.index(), depth: above.depth + 1 });
         Ok(GroupId { index: index as u16, life })
     }
 
@@ -298,11 +298,11 @@ impl Groups {
     /// or swap.
     fn give_up(&self, index: usize) -> bool {
         let (group, before) = (self.at(index), self.at(index).place());
-        let is_child = |(_, place): (usize, Place)| place.parent == index;
+        let is_child = |(_, place): (usize, Node)| place.parent == index;
         if before.state == State::Live || self.places().any(is_child) {
             return false;
         }
-        group.move_to(Place { state: State::Free, life: before.life.wrapping_add(1), ..before });
+        group.move_to(Node { state: State::Free, life: before.life.wrapping_add(1), ..before });
         self.drain(index);
         if group.usage.pages() > 0 || group.swap.pages() > 0 {
             group.move_to(before);
@@ -322,13 +322,13 @@ impl Groups {
     pub fn remove(&self, id: GroupId) -> Result<(), Errno> {
         let _changes = self.changes.lock();
         self.check(id)?;
-        let is_child = |(_, place): (usize, Place)| place.state == State::Live && place.parent == id.index();
+        let is_child = |(_, place): (usize, Node)| place.state == State::Live && place.parent == id.index();
         if id == GroupId::ROOT || self.places().any(is_child) {
             return Err(Errno::BUSY);
         }
         let group = self.of(id);
         group.limits.set(&Limits::default());
-        group.move_to(Place { state: State::Removed, ..group.place() });
+        group.move_to(Node { state: State::Removed, ..group.place() });
         self.drain(id.index());
         Ok(())
     }
@@ -337,13 +337,14 @@ impl Groups {
     ///
     /// # Errors
     /// ENOENT: there is no such group. EINVAL: it is the root, whose limit is the arena.
-    pub fn set_limits(&self, id: GroupId, limits: &Limits) -> Result<(), Errno> {
+    pub fn change_limits(&self, id: GroupId, change: impl FnOnce(Limits) -> Limits) -> Result<(), Errno> {
         let _changes = self.changes.lock();
         self.check(id)?;
         if id == GroupId::ROOT {
             return Err(Errno::INVAL);
         }
-        self.of(id).limits.set(limits);
+        let limits = &self.of(id).limits;
+        limits.set(&change(limits.get()));
         self.drain(id.index());
         Ok(())
     }
@@ -377,7 +378,7 @@ impl Groups {
     /// The groups that use more than their `high`, and of which the last accesses, [`STUCK_ACCESSES`] in a
     /// row at least, could reclaim nothing; each with its usage and its `high`, in pages.
     pub fn stuck_over_high(&self) -> Vec<(GroupId, [u64; 2])> {
-        let stuck = |(index, place): (usize, Place)| {
+        let stuck = |(index, place): (usize, Node)| {
             let group = self.at(index);
             let (usage, high) = (group.usage.pages(), group.limits.high());
             let is_stuck = group.stuck.load(Ordering::Relaxed) >= STUCK_ACCESSES;

@@ -9,6 +9,7 @@
 //! Synchronization: one mutex, under which no other lock is taken, and atomic copies of the lists' sizes,
 //! written under it and read without it.
 
+use super::additions::Addition;
 use super::list::Lists;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
@@ -45,13 +46,16 @@ pub(crate) struct Sizes {
     pub(crate) active: usize,
 }
 
-/// How much is taken from the inactive list at a time, to be looked at together.
+/// How much is taken at a time, to be looked at together.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Batch {
-    /// No further folio is taken once those taken have so many pages.
+    /// From the inactive list no further folio is taken once those taken have so many pages.
     pub(crate) pages: usize,
-    /// The most folios.
+    /// The most folios, from the standby list as well.
     pub(crate) folios: usize,
+    /// How many pages are to be freed: from the standby list no further folio is taken once those taken have
+    /// so many.
+    pub(crate) wanted: usize,
 }
 
 /// From which list reclaim takes next.
@@ -59,16 +63,17 @@ pub(crate) struct Batch {
 pub(crate) enum Next {
     /// The inactive list: folios are to have their second chance.
     Age,
-    /// The standby list: its folios have had their second chance.
-    Evict,
+    /// The standby list: its folios have had their second chance. About so many pages of it may go, at least
+    /// one folio.
+    Evict(usize),
 }
 
 /// The folios that reclaim has taken to look at next. They are in no list.
 pub(crate) enum Taken {
     /// Folios that are to have their second chance.
     Inactive(Vec<Arc<Folio>>),
-    /// A folio that has had its second chance.
-    Standby(Arc<Folio>),
+    /// Folios that have had their second chance.
+    Standby(Vec<Arc<Folio>>),
 }
 
 type Folios = Lists<Arc<Folio>, { List::COUNT }>;
@@ -109,18 +114,12 @@ impl Lruvec {
         result
     }
 
-    /// Lists a folio that is in no list, unless it is dead.
-    #[cfg(test)]
-    pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
-        let pages = folio.pages() as u32;
-        self.add_as(folio, list, pages, LruUse::Add);
-    }
-
-    /// Lists a folio that is in no list, unless it is dead. The folio counts as so many pages: as a sample,
-    /// it stands for others, too.
+    /// Lists folios that are in no list, unless they are dead.
     #[track_caller]
-    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32, lru_use: LruUse) {
-        self.change(lru_use, |lists| push(lists, folio, list, pages));
+    pub(super) fn add(&self, additions: impl Iterator<Item = Addition>) {
+        self.change(LruUse::Add, |lists| {
+            additions.for_each(|Addition { folio, list, pages }| push(lists, folio, list, pages));
+        });
     }
 
     /// Takes a dead folio out of its list, if it is in one.
@@ -135,8 +134,8 @@ impl Lruvec {
     }
 
     /// Brings the active list nearer to its share, in pages, and takes folios from the list that `next`
-    /// chooses: one folio on standby, or a batch of inactive ones. `next` also gets the number of pages
-    /// that stay active because they were used since the last look.
+    /// chooses. `next` also gets the number of pages that stay active because they were used since the last
+    /// look.
     #[track_caller]
     pub(crate) fn take(
         &self,
@@ -146,18 +145,22 @@ impl Lruvec {
     ) -> Option<Taken> {
         self.change(LruUse::Isolate, |lists| {
             let rotated = balance(lists, active_share);
-            if next(sizes(lists), rotated) == Next::Evict {
-                return lists.pop(List::Standby as usize).map(|standby| Taken::Standby(standby.0));
-            }
-            let (mut folios, mut pages) = (Vec::with_capacity(batch.folios), 0);
-            while pages < batch.pages
+            let (list, most) = match next(sizes(lists), rotated) {
+                Next::Age => (List::Inactive, batch.pages),
+                Next::Evict(pages) => (List::Standby, pages.min(batch.wanted).max(1)),
+            };
+            let (mut folios, mut pages) = (Vec::new(), 0);
+            while pages < most
                 && folios.len() < batch.folios
-                && let Some((folio, its_pages)) = lists.pop(List::Inactive as usize)
+                && let Some((folio, its_pages)) = lists.pop(list as usize)
             {
                 pages += its_pages as usize;
                 folios.push(folio);
             }
-            (!folios.is_empty()).then_some(Taken::Inactive(folios))
+            (!folios.is_empty()).then(|| match list {
+                List::Standby => Taken::Standby(folios),
+                _ => Taken::Inactive(folios),
+            })
         })
     }
 
@@ -283,7 +286,12 @@ mod tests {
     use crate::object::{ObjectTable, WhenUnmapped};
     use crate::page::Owner;
 
-    const ALL: Batch = Batch { pages: usize::MAX, folios: 64 };
+    const ALL: Batch = Batch { pages: usize::MAX, folios: 64, wanted: usize::MAX };
+
+    fn add(lru: &Lruvec, folio: Arc<Folio>, list: List) {
+        let pages = folio.pages() as u32;
+        lru.add([Addition { folio, list, pages }].into_iter());
+    }
 
     /// A function that makes folios of one object, and empty lists.
     fn world() -> (impl Fn(u64) -> Arc<Folio>, Lruvec) {
@@ -298,8 +306,9 @@ mod tests {
     fn indexes(taken: Option<Taken>) -> Vec<u64> {
         match taken {
             None => Vec::new(),
-            Some(Taken::Standby(folio)) => vec![folio.index],
-            Some(Taken::Inactive(folios)) => folios.iter().map(|folio| folio.index).collect(),
+            Some(Taken::Standby(folios) | Taken::Inactive(folios)) => {
+                folios.iter().map(|folio| folio.index).collect()
+            }
         }
     }
 
@@ -307,7 +316,7 @@ mod tests {
     fn what_dies_is_in_no_list_whoever_has_it() {
         let (folio, lru) = world();
         let folios: Vec<_> = (0..6).map(folio).collect();
-        folios.iter().for_each(|folio| lru.add(folio.clone(), List::Inactive));
+        folios.iter().for_each(|folio| add(&lru, folio.clone(), List::Inactive));
         // Two of the folios are taken by reclaim, and one of these two dies meanwhile.
         let few = Batch { folios: 2, ..ALL };
         let Some(Taken::Inactive(taken)) = lru.take(usize::MAX, few, |_, _| Next::Age) else {
@@ -318,7 +327,7 @@ mod tests {
             lru.remove(&folios[dead]);
             lru.remove(&folios[dead]);
         }
-        taken.into_iter().for_each(|folio| lru.add(folio, List::Inactive));
+        taken.into_iter().for_each(|folio| add(&lru, folio, List::Inactive));
         assert_eq!((lru.len(), lru.idle_pages()), (3, 3));
         assert_eq!(indexes(lru.take(usize::MAX, ALL, |_, _| Next::Age)), [2, 4, 0]);
         assert!(folios.iter().all(|folio| Arc::strong_count(folio) == 1), "the lists keep none");
@@ -327,15 +336,15 @@ mod tests {
     #[test]
     fn what_is_taken_is_of_the_list_that_is_chosen() {
         let (folio, lru) = world();
-        (0..2).for_each(|index| lru.add(folio(index), List::Standby));
-        (10..12).for_each(|index| lru.add(folio(index), List::Inactive));
+        (0..2).for_each(|index| add(&lru, folio(index), List::Standby));
+        (10..12).for_each(|index| add(&lru, folio(index), List::Inactive));
         for index in 20..24 {
             let folio = folio(index);
             // This folio was used since the last look, so it stays active.
             if index == 20 {
                 folio.state.set(Flag::Referenced);
             }
-            lru.add(folio, List::Active);
+            add(&lru, folio, List::Active);
         }
         let take = |batch, next| {
             let mut seen = None;
@@ -346,17 +355,24 @@ mod tests {
             (indexes(taken), seen.unwrap())
         };
         let sizes = |inactive, standby, active| Sizes { inactive, standby, active };
-        assert_eq!(take(ALL, Next::Evict), (vec![0], sizes(4, 2, 2)), "the active list has its share first");
+        assert_eq!(
+            take(ALL, Next::Evict(1)),
+            (vec![0], sizes(4, 2, 2)),
+            "the active list has its share first"
+        );
         let one = Batch { pages: 1, ..ALL };
         assert_eq!(take(one, Next::Age), (vec![10], sizes(4, 1, 2)));
-        assert_eq!(take(ALL, Next::Evict).0, [1]);
-        assert_eq!(take(ALL, Next::Evict), (vec![], sizes(3, 0, 2)));
+        assert_eq!(take(ALL, Next::Evict(0)).0, [1]);
+        assert_eq!(take(ALL, Next::Evict(9)), (vec![], sizes(3, 0, 2)));
         assert_eq!(take(ALL, Next::Age).0, [11, 21, 22]);
         assert_eq!(take(ALL, Next::Age), (vec![], sizes(0, 0, 2)));
         assert!(lru.deactivate(1));
         assert_eq!((lru.active_pages(), take(ALL, Next::Age).0), (1, vec![23]));
-        lru.add_as(folio(30), List::Standby, 16, LruUse::Add);
-        assert_eq!(lru.idle_pages(), 16);
+        let sample = |index| Addition { folio: folio(index), list: List::Standby, pages: 16 };
+        lru.add([sample(30), sample(31), sample(32)].into_iter());
+        assert_eq!(lru.idle_pages(), 48);
+        let few = Batch { wanted: 17, ..ALL };
+        assert_eq!(take(few, Next::Evict(100)).0, [30, 31], "no more than is wanted");
         assert_eq!((lru.take_all().len(), lru.len(), lru.deactivate(1)), (2, 0, false));
     }
 }

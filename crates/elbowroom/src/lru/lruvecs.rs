@@ -1,15 +1,16 @@
 //! One [`Lruvec`] for each group and kind of memory, and the shadow entries of evicted folios. Linux:
 //! `struct mem_cgroup_per_node`.
 //!
-//! Synchronization: a lock for each lruvec; atomics.
+//! Synchronization: a lock for each lruvec, and for each thread's batch; atomics.
 
+use super::additions::{Addition, Additions};
 use super::shadow::Shadows;
 use super::{List, Lruvec};
 use crate::config::MAX_GROUPS;
 use crate::group::{GroupId, Kind};
 use crate::page::Folio;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::{Arc, LockStats, LruUse, OnceLock};
+use elbowroom_sync::{Arc, LockStats, OnceLock};
 
 /// The kind of a folio.
 fn kind_of(folio: &Folio) -> Kind {
@@ -28,6 +29,7 @@ pub(crate) struct Refault<'l> {
 /// removed, since they may still hold folios.
 pub(crate) struct Lruvecs {
     groups: Vec<OnceLock<Box<[Lruvec; Kind::COUNT]>>>,
+    additions: Additions,
     shadows: Shadows,
     /// How many times lists were chosen to give next.
     turn: AtomicUsize,
@@ -39,31 +41,39 @@ impl Lruvecs {
     pub(crate) fn new(frames: usize, locks: &LockStats) -> Self {
         Self {
             groups: (0..MAX_GROUPS).map(|_| OnceLock::new()).collect(),
+            additions: Additions::default(),
             shadows: Shadows::new(frames),
             turn: AtomicUsize::new(0),
             locks: locks.clone(),
         }
     }
 
-    /// Adds a folio that is in no list to the list `list` of its group and kind, unless it is dead.
-    #[track_caller]
+    /// Adds a folio that is in no list to the list `list` of its group and kind, unless it is dead: soon,
+    /// with others of the calling thread.
     pub(crate) fn add(&self, folio: Arc<Folio>, list: List) {
         let pages = folio.pages() as u32;
-        self.of(&folio).add_as(folio, list, pages, LruUse::Add);
+        self.add_as(folio, list, pages);
     }
 
-    /// [`Lruvecs::add`] for a folio that reclaim has taken and looked at.
-    #[track_caller]
-    pub(crate) fn put_back(&self, folio: Arc<Folio>, list: List) {
-        let pages = folio.pages() as u32;
-        self.put_back_as(folio, list, pages);
+    /// [`Lruvecs::add`] for a folio that counts as so many pages: as a sample, it stands for other folios,
+    /// too.
+    pub(crate) fn add_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
+        self.additions.add(Addition { folio, list, pages }, |additions| self.list(additions));
     }
 
-    /// [`Lruvecs::put_back`] for a folio that counts as so many pages: as a sample, it stands for other
-    /// folios, too.
-    #[track_caller]
-    pub(crate) fn put_back_as(&self, folio: Arc<Folio>, list: List, pages: u32) {
-        self.of(&folio).add_as(folio, list, pages, LruUse::PutBack);
+    /// Lists the folios of all threads that are to be listed; `false`: there were none.
+    pub(crate) fn drain(&self) -> bool {
+        self.additions.drain(|additions| self.list(additions))
+    }
+
+    /// Lists folios, those of the same lruvec that follow each other together.
+    fn list(&self, additions: &mut Vec<Addition>) {
+        let mut rest = additions.drain(..).peekable();
+        while let Some(first) = rest.peek() {
+            let lruvec = self.of(&first.folio);
+            lruvec
+                .add(std::iter::from_fn(|| rest.next_if(|next| std::ptr::eq(self.of(&next.folio), lruvec))));
+        }
     }
 
     /// Takes a dead folio out of its list, if it is in one.

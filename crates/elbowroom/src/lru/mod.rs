@@ -10,8 +10,10 @@
 //!      |       ^
 //!      +-------+ too many active, and not touched since the last look
 //! ```
-//! Moves are lazy, as in a clock: a fault only sets a flag, and reclaim moves the folio when it meets it.
+//! A folio waits in a batch of the thread that lists it, until the batch is full (`additions`). Moves are
+//! lazy, as in a clock: a fault only sets a flag, and reclaim moves the folio when it meets it.
 
+mod additions;
 mod list;
 mod lruvec;
 mod lruvecs;

@@ -54,7 +54,7 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
     /// Locks: `groups`; then those of reclaim.
     pub fn set_limits(&self, group: GroupId, limits: &Limits) -> Result<(), Errno> {
         let groups = &self.core.groups;
-        groups.set_limits(group, limits)?;
+        groups.change_limits(group, |_| *limits)?;
         let beyond = || match (groups.beyond_max(group), groups.beyond_memory_swap(group)) {
             (0, 0) => None,
             (0, pages) => Some((pages, Target::memory_and_swap(group))),

@@ -9,7 +9,7 @@ mod tests;
 
 use crate::config::{DELAY, GIVE_BOUND};
 use crate::group::{
-    GroupEvent, GroupId, GroupStats, Limits, PressureUse, StallKinds, StallSource, StallTime,
+    GroupEvent, GroupId, GroupStats, LimitKey, PressureUse, StallKinds, StallSource, StallTime,
 };
 use crate::page::Ready;
 use crate::pause::{Cause, pause};
@@ -19,6 +19,7 @@ use crate::process_tree::{
     StalledFor,
 };
 use crate::quiet::Rester;
+use crate::reclaim::Target;
 use crate::space::Spaces;
 use crate::stats::Event;
 use elbowroom_machine::{Errno, PAGE_SHIFT};
@@ -137,32 +138,34 @@ fn act<P: Platform>(
     began_bytes: u64,
     until: Instant,
 ) -> Progress {
-    let before = core.groups.limits(group);
-    let limits = match request {
-        GroupRequest::Max(max) => Limits { max, ..before },
-        GroupRequest::High(high) => Limits { high, ..before },
-        GroupRequest::Low(low) => Limits { low, ..before },
-        GroupRequest::Min(min) => Limits { min, ..before },
+    let groups = &core.groups;
+    match request {
         GroupRequest::Reclaim(bytes) => {
             let target = began_bytes.saturating_sub(bytes);
             let beyond = || used_bytes(core, group).saturating_sub(target) >> PAGE_SHIFT;
-            return reclaim(core, group, until, beyond);
+            reclaim(core, group.into(), until, beyond)
         }
-    };
-    if let Err(errno) = core.groups.set_limits(group, &limits) {
-        return failed(errno);
-    }
-    match request {
-        GroupRequest::Max(_) => reclaim(core, group, until, || core.groups.beyond_max(group)),
-        _ => Progress::Done(0),
+        GroupRequest::Set(key, value) => {
+            if let Err(errno) = groups.change_limits(group, |limits| limits.with(key, value)) {
+                return failed(errno);
+            }
+            match key {
+                LimitKey::Max => reclaim(core, group.into(), until, || groups.beyond_max(group)),
+                LimitKey::MemorySwapMax => {
+                    let target = Target::memory_and_swap(group);
+                    reclaim(core, target, until, || groups.beyond_memory_swap(group))
+                }
+                _ => Progress::Done(0),
+            }
+        }
     }
 }
 
-/// Reclaims pages of a group until `wanted`, which says how many are to be reclaimed still, wants no more, or
+/// Reclaims pages until `wanted`, which says how many are to be reclaimed still, wants no more, or
 /// until a moment.
 fn reclaim<P: Platform>(
     core: &Arc<Spaces<P>>,
-    group: GroupId,
+    target: Target,
     until: Instant,
     wanted: impl Fn() -> u64,
 ) -> Progress {
@@ -188,7 +191,7 @@ fn reclaim<P: Platform>(
             continue;
         }
         let ready = Ready::default();
-        let some = core.shrink(group, (want as usize).min(core.tuning().reclaim_batch_pages), &ready);
+        let some = core.shrink(target, (want as usize).min(core.tuning().reclaim_batch_pages), &ready);
         core.dispatch(ready.take());
         waits = 0;
         if some == 0 && core.to_write.own() == 0 {

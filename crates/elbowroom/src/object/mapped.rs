@@ -89,7 +89,7 @@ pub struct Unmapped {
 impl Unmapped {
     /// An empty list.
     pub(super) fn new(locks: &LockStats) -> Arc<Self> {
-        let objects = locks.mutex(LockClass::Queue, Vec::new());
+        let objects = locks.mutex(LockClass::Unmapped, Vec::new());
         Arc::new(Self { objects, any: AtomicBool::new(false) })
     }
 

@@ -63,7 +63,7 @@ impl Spot {
 
 /// Where swap has the bytes of a page.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Place {
+pub enum CopyAt {
     /// In the file.
     File(Spot),
     /// In this slot, which is at no page of a space, and whose bytes the pool may drop.
@@ -72,17 +72,17 @@ pub enum Place {
 
 /// Where swap still has the bytes of a page that a folio has, too, and their checksum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Home {
+pub struct SwapCopy {
     /// Where the bytes are.
-    pub place: Place,
+    pub place: CopyAt,
     /// Of 64 bits ([`checksum`](super::checksum)).
     pub sum: u64,
 }
 
-/// The homes of some pages of a folio. Belongs to the thread that holds the folio's lock. Must be empty
+/// What swap has of some pages of a folio. Belongs to the thread that holds the folio's lock. Must be empty
 /// when it is dropped, since its spots of the file and its slots have to be given back.
 #[derive(Default)]
-pub struct Kept(Vec<(u16, Home)>);
+pub struct Kept(Vec<(u16, SwapCopy)>);
 
 impl Kept {
     /// Whether there are none.
@@ -90,22 +90,22 @@ impl Kept {
         self.0.is_empty()
     }
 
-    /// Adds the home of page `page` of the folio.
-    pub fn add(&mut self, page: usize, home: Home) {
+    /// Adds what swap has of page `page` of the folio.
+    pub fn add(&mut self, page: usize, copy: SwapCopy) {
         // Most folios have one page.
         self.0.reserve_exact(1);
-        self.0.push((page as u16, home));
+        self.0.push((page as u16, copy));
     }
 
-    /// Takes the home of a page out.
-    pub fn take(&mut self, page: usize) -> Option<Home> {
+    /// Takes what swap has of a page out.
+    pub fn take(&mut self, page: usize) -> Option<SwapCopy> {
         let at = self.0.iter().position(|(of, _)| usize::from(*of) == page)?;
         Some(self.0.swap_remove(at).1)
     }
 
-    /// Takes all homes out.
-    pub fn take_all(&mut self) -> impl Iterator<Item = Home> + use<> {
-        std::mem::take(&mut self.0).into_iter().map(|(_, home)| home)
+    /// Takes all out.
+    pub fn take_all(&mut self) -> impl Iterator<Item = SwapCopy> + use<> {
+        std::mem::take(&mut self.0).into_iter().map(|(_, copy)| copy)
     }
 }
 
@@ -136,9 +136,9 @@ mod tests {
     #[test]
     fn each_page_has_its_own_home_once() {
         let mut kept = Kept::default();
-        let home = |nth: u64| Home { place: Place::File(Spot::whole(100 + nth)), sum: nth };
-        [3, 0, 15].into_iter().for_each(|page| kept.add(page, home(page as u64)));
-        assert_eq!((kept.take(0), kept.take(0), kept.take(1)), (Some(home(0)), None, None));
+        let copy = |nth: u64| SwapCopy { place: CopyAt::File(Spot::whole(100 + nth)), sum: nth };
+        [3, 0, 15].into_iter().for_each(|page| kept.add(page, copy(page as u64)));
+        assert_eq!((kept.take(0), kept.take(0), kept.take(1)), (Some(copy(0)), None, None));
         assert_eq!(kept.take_all().count(), 2);
         assert_eq!(kept.take(3), None);
     }

@@ -12,6 +12,7 @@
 use super::gauges::StallAverages;
 use super::table::ProcessTree;
 use super::table::{GROUP_ROWS, group, head, row};
+use crate::group::LimitKey;
 use elbowroom_machine::{boot_time, process_exists};
 use elbowroom_sync::OnceLock;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
@@ -131,39 +132,31 @@ pub struct GroupRow {
 /// A request for a group. Sizes are in bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GroupRequest {
-    /// Another `max`; `u64::MAX`: none. What the group has beyond it is reclaimed.
-    Max(u64),
-    /// Another `high`; `u64::MAX`: none.
-    High(u64),
-    /// Another `low`.
-    Low(u64),
-    /// Another `min`.
-    Min(u64),
+    /// Another value of a limit. What the group has beyond its new `max` or `memory_swap_max` is reclaimed.
+    Set(LimitKey, u64),
     /// So much of the group's memory is to be reclaimed.
     Reclaim(u64),
 }
 
 impl GroupRequest {
+    const RECLAIM: u64 = 1;
+    /// Of the first limit; the others follow.
+    const SET: u64 = 2;
+
     fn words(self) -> [u64; 2] {
         match self {
-            Self::Max(bytes) => [1, bytes],
-            Self::High(bytes) => [2, bytes],
-            Self::Low(bytes) => [3, bytes],
-            Self::Min(bytes) => [4, bytes],
-            Self::Reclaim(bytes) => [5, bytes],
+            Self::Reclaim(bytes) => [Self::RECLAIM, bytes],
+            Self::Set(key, value) => [Self::SET + key as u64, value],
         }
     }
 
     /// `None`: there is no such request.
     fn of([what, bytes]: [u64; 2]) -> Option<Self> {
-        match what {
-            1 => Some(Self::Max(bytes)),
-            2 => Some(Self::High(bytes)),
-            3 => Some(Self::Low(bytes)),
-            4 => Some(Self::Min(bytes)),
-            5 => Some(Self::Reclaim(bytes)),
-            _ => None,
+        if what == Self::RECLAIM {
+            return Some(Self::Reclaim(bytes));
         }
+        let key = *LimitKey::ALL.get(usize::try_from(what.checked_sub(Self::SET)?).ok()?)?;
+        Some(Self::Set(key, bytes))
     }
 }
 

@@ -1,6 +1,7 @@
 //! The table with threads, and with processes that are killed.
 
 use super::*;
+use crate::group::LimitKey;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -360,7 +361,7 @@ fn groups_are_shown_and_do_what_is_asked() {
     // A request that takes two rounds. Nobody else can request something meanwhile.
     let cache = named("cache");
     assert!(table.request(&cache, GroupRequest::Reclaim(100), pid));
-    assert!(!table.request(&cache, GroupRequest::Low(1), parent));
+    assert!(!table.request(&cache, GroupRequest::Set(LimitKey::Low, 1), parent));
     assert_eq!((member.groups().is_asked(), table.answer(&cache)), (true, None));
     let act = |expected: Option<u64>, now, progress| {
         move |key, request, began| {
@@ -375,11 +376,11 @@ fn groups_are_shown_and_do_what_is_asked() {
     assert!(!member.groups().is_asked());
     table.end_request(&cache);
     // The claim of a process that is gone is taken over.
-    assert!(table.request(&cache, GroupRequest::Min(1), u32::MAX >> 1));
-    assert!(table.request(&cache, GroupRequest::Max(5), pid));
+    assert!(table.request(&cache, GroupRequest::Set(LimitKey::Min, 1), u32::MAX >> 1));
+    assert!(table.request(&cache, GroupRequest::Set(LimitKey::Swappiness, 5), pid));
     member.groups().serve(
         |_, request, _| {
-            assert_eq!(request, GroupRequest::Max(5));
+            assert_eq!(request, GroupRequest::Set(LimitKey::Swappiness, 5));
             (0, 0, Progress::Done(0))
         },
         |_| None,

@@ -11,7 +11,7 @@ use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::{Frames, GroupEvent, GroupId, Kind};
 use crate::lru::{List, Lruvec};
-use crate::page::{Flag, Folio, HUGE_ORDER, Home, LockedFolio, Spot, checksum};
+use crate::page::{Flag, Folio, HUGE_ORDER, LockedFolio, Spot, SwapCopy, checksum};
 use crate::platform::Platform;
 use crate::stats::Event;
 use crate::swap::{Again, Back, CameIn, Compressor, OutPage, Placement, Room, Short};
@@ -103,8 +103,8 @@ impl<P: Platform> Reclaim<P> {
                 folio.state.set(Flag::Used);
             }
             // Larger ones have none: they were forgotten above.
-            if let Some(home) = large.body_mut().kept.take(page) {
-                folio.body_mut().kept.add(0, home);
+            if let Some(copy) = large.body_mut().kept.take(page) {
+                folio.body_mut().kept.add(0, copy);
             }
         }
         let folios: Vec<_> = small.iter().map(|folio| folio.arc().clone()).collect();
@@ -130,7 +130,7 @@ impl<P: Platform> Reclaim<P> {
         let Some(mm) = self.spaces.of((first as usize) << PAGE_SHIFT) else { return };
         for mut folio in self.split_into(&mm, first, 0, thin) {
             if folio.body_mut().extent().is_home() {
-                self.lists.put_back(folio.into_folio(), List::Standby);
+                self.lists.add(folio.into_folio(), List::Standby);
             } else {
                 self.list_own(folio.into_folio());
             }
@@ -174,8 +174,8 @@ impl<P: Platform> Reclaim<P> {
             return Out::NoRoom(folio.into_folio());
         }
         let Some(own) = folio.body_mut().extent.take() else { return Out::NoRoom(folio.into_folio()) };
-        let (spaces, home) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
-        match self.keep(own, home, spaces, self.swap_room(1), &mut Compressor::new()) {
+        let (spaces, copy) = (folio.body().spaces() as u32, folio.body_mut().kept.take(0));
+        match self.keep(own, copy, spaces, self.swap_room(1), &mut Compressor::new()) {
             Ok((slot, own)) => {
                 self.swap.queue_up(&[slot]);
                 self.leave_spaces(&mut folio, &[slot]);
@@ -229,15 +229,15 @@ impl<P: Platform> Reclaim<P> {
         let (mut stay, mut freed) = (Vec::new(), Vec::new());
         for (page, own) in (first..).zip(own.split(0)) {
             let nth = (page - first) as usize;
-            let home = large.body_mut().kept.take(nth);
+            let copy = large.body_mut().kept.take(nth);
             if zeros.get(nth) == Some(&true) {
-                let kept = home.map(|home| self.swap.forget(home.place));
+                let kept = copy.map(|copy| self.swap.forget(copy.place));
                 kept.into_iter().flatten().for_each(|frames| self.free(frames));
                 freed.push(own);
                 parts.push(Slot::Empty);
                 continue;
             }
-            parts.push(match self.keep(own, home, 1, room, &mut compressor) {
+            parts.push(match self.keep(own, copy, 1, room, &mut compressor) {
                 Ok((slot, own)) => {
                     freed.extend(own);
                     slots.push(slot);
@@ -279,22 +279,22 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Charges a page that so many spaces have to its group's swap, and stores its bytes; returns the slot,
-    /// and the page's frame if the pool did not need it. `home`: where swap may have the bytes already.
+    /// and the page's frame if the pool did not need it. `copy`: where swap may have the bytes already.
     fn keep(
         &self,
         own: Frames,
-        home: Option<Home>,
+        copy: Option<SwapCopy>,
         spaces: u32,
         room: Room,
         compressor: &mut Compressor,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
         let Ok(group) = self.groups.charge_swap(own.group(), 1) else {
-            let kept = home.map(|home| self.swap.forget(home.place));
+            let kept = copy.map(|copy| self.swap.forget(copy.place));
             kept.into_iter().flatten().for_each(|frames| self.free(frames));
             return Err((own, Stays::NoRoom));
         };
         let page = OutPage { sum: checksum(own.bytes()), spaces, group };
-        let kept = self.keep_charged(own, home, &page, room, compressor);
+        let kept = self.keep_charged(own, copy, &page, room, compressor);
         if kept.is_err() {
             self.groups.uncharge_swap(group, 1);
         }
@@ -306,12 +306,12 @@ impl<P: Platform> Reclaim<P> {
     fn keep_charged(
         &self,
         own: Frames,
-        home: Option<Home>,
+        copy: Option<SwapCopy>,
         page: &OutPage,
         room: Room,
         compressor: &mut Compressor,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
-        let home = match home.map(|home| self.swap.goes_out_again(home, page)) {
+        let in_file = match copy.map(|copy| self.swap.goes_out_again(copy, page)) {
             Some(Again::Slot(slot)) => {
                 self.counters.add(Event::SwapCleanOuts, 1);
                 return Ok((slot, Some(own)));
@@ -323,11 +323,11 @@ impl<P: Platform> Reclaim<P> {
             }
             None => None,
         };
-        let placement = compressor.place(own.bytes(), if home.is_some() { room.to_stay() } else { room });
-        if let Some(home) = home
+        let placement = compressor.place(own.bytes(), if in_file.is_some() { room.to_stay() } else { room });
+        if let Some(in_file) = in_file
             && matches!(placement, Placement::File | Placement::Full)
         {
-            return self.stay_in_file(own, home, page);
+            return self.stay_in_file(own, in_file, page);
         }
         if placement == Placement::File {
             return Err((own, Stays::ForFile));
@@ -350,7 +350,7 @@ impl<P: Platform> Reclaim<P> {
                 lent = Some(charge);
                 frames.extend(Some(self.groups.lend_to_root(extent)).inspect(|own| self.swap.adopt(own)));
             }
-            let short = match self.swap.keep(&placement, home, page, &mut frames) {
+            let short = match self.swap.keep(&placement, in_file, page, &mut frames) {
                 Ok(slot) => break Ok(slot),
                 Err(short) => short,
             };
@@ -371,13 +371,13 @@ impl<P: Platform> Reclaim<P> {
         }
         match kept {
             Ok(slot) => {
-                self.counters.add(Event::SwapCleanOuts, u64::from(home.is_some()));
+                self.counters.add(Event::SwapCleanOuts, u64::from(in_file.is_some()));
                 Ok((slot, own))
             }
             Err(why) => {
                 let own = own.expect("it was taken back");
-                match home {
-                    Some(home) => self.stay_in_file(own, home, page),
+                match in_file {
+                    Some(in_file) => self.stay_in_file(own, in_file, page),
                     None => Err((own, why)),
                 }
             }
@@ -388,16 +388,16 @@ impl<P: Platform> Reclaim<P> {
     fn stay_in_file(
         &self,
         own: Frames,
-        home: Spot,
+        spot: Spot,
         page: &OutPage,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
-        match self.swap.keep_in_file(home, page) {
+        match self.swap.keep_in_file(spot, page) {
             Ok(slot) => {
                 self.counters.add(Event::SwapCleanOuts, 1);
                 Ok((slot, Some(own)))
             }
             Err(_) => {
-                self.swap.free_spot(home);
+                self.swap.free_spot(spot);
                 Err((own, Stays::NoRoom))
             }
         }
@@ -491,7 +491,7 @@ impl<P: Platform> Reclaim<P> {
             let (released, place) = self.swap.release_keeping(*slot, plenty);
             self.take_released(released);
             if let Some(place) = place {
-                folio.body_mut().kept.add(page, Home { place, sum: came.sum });
+                folio.body_mut().kept.add(page, SwapCopy { place, sum: came.sum });
             }
         }
     }

@@ -100,7 +100,11 @@ impl<P: Platform> Drop for Reclaim<P> {
         let nobody = Ready::default();
         let mut leaked = false;
         // The lists may have folios of objects that the table has given up.
-        let queued: Vec<_> = self.lists.all().flat_map(Lruvec::take_all).collect();
+        let queued: Vec<_> = {
+            self.lists.drain();
+            self.lists.all().flat_map(Lruvec::take_all)
+        }
+        .collect();
         debug_assert!(thread::panicking() || queued.iter().all(|folio| !folio.state.test(Flag::Dead)));
         for folio in cached.chain(own).chain(queued) {
             // No thread is left that could have locked it.
@@ -237,7 +241,7 @@ impl<P: Platform> Reclaim<P> {
         };
         // It was looked at, and stays.
         cost::note_folio(self, &folio, Cost::Rotation, folio.pages());
-        self.lists.put_back(folio, list);
+        self.lists.add(folio, list);
     }
 
     /// Takes inactive folios out of their windows: those of a single clean page all together. While hardly
@@ -333,7 +337,7 @@ impl<P: Platform> Reclaim<P> {
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
-            self.lists.put_back_as(folio, List::Standby, counts_as);
+            self.lists.add_as(folio, List::Standby, counts_as);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);
         }
@@ -385,7 +389,7 @@ impl<P: Platform> Reclaim<P> {
             }
             Out::ToFile(folio) => {
                 cost::note(self, payer, Cost::Pageout, folio.pages());
-                self.lists.put_back(folio.clone(), List::Inactive);
+                self.lists.add(folio.clone(), List::Inactive);
                 to_file.push(folio);
                 0
             }

@@ -93,7 +93,10 @@ impl<'a, P: Platform> Scan<'a, P> {
             if spared == Spared::Nothing && !self.takes_min() {
                 break;
             }
-            let (mut freed, skipped) = self.shrink_inactive(want, spared);
+            let (mut freed, mut skipped) = self.shrink_inactive(want, spared);
+            if freed == 0 && self.reclaim.lists.drain() {
+                (freed, skipped) = self.shrink_inactive(want, spared);
+            }
             if freed == 0 && !self.reclaim.is_writing_enough() && self.deactivate(want, spared) {
                 freed = self.shrink_inactive(want, spared).0;
             }
@@ -202,8 +205,7 @@ impl<'a, P: Platform> Scan<'a, P> {
         let (Self { reclaim, woken, .. }, Source { lruvec, group, kind, room, .. }) = (self, source);
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
-        let batch =
-            Batch { pages: want.max(reclaim.tuning().reclaim_batch_pages), folios: RECLAIM_BATCH_FOLIOS };
+        let pages = want.max(reclaim.tuning().reclaim_batch_pages);
         let scanned = |pages: u64| reclaim.groups.count(*group, GroupEvent::Scanned(*kind), pages);
         // Whether the last batch of the inactive list had only folios that cannot be taken now.
         let mut barren = false;
@@ -213,13 +215,15 @@ impl<'a, P: Platform> Scan<'a, P> {
                 rotated = active;
                 reclaim.policy.next(sizes, *room, barren)
             };
+            let batch = Batch { pages, folios: RECLAIM_BATCH_FOLIOS, wanted: want - freed };
             let taken = lruvec.take(reclaim.policy.active_share(*room), batch, next);
             cost::note(reclaim, (*group, *kind), Cost::Rotation, rotated as u64);
             match taken {
-                Some(Taken::Standby(folio)) => {
-                    looks -= 1;
-                    scanned(folio.pages());
-                    freed += reclaim.visit_standby(folio, *woken);
+                Some(Taken::Standby(folios)) => {
+                    looks = looks.saturating_sub(folios.len());
+                    scanned(folios.iter().map(|folio| folio.pages()).sum());
+                    let visit = |folio| reclaim.visit_standby(folio, *woken);
+                    freed += folios.into_iter().map(visit).sum::<usize>();
                 }
                 Some(Taken::Inactive(folios)) => {
                     looks = looks.saturating_sub(folios.len());

@@ -56,10 +56,10 @@ const CLOCK_TURNS: u64 = 256;
 enum Tier {
     /// Nowhere: they are one word, repeated.
     Filled(u64),
-    /// In the pool; `leaving`: and they are being written to the file; `home`: and the file has them.
-    Pool { handle: Handle, leaving: bool, home: Option<Homed> },
+    /// In the pool; `leaving`: and they are being written to the file; `in_file`: and the file has them.
+    Pool { handle: Handle, leaving: bool, in_file: Option<PackedSpot> },
     /// In the pool, and in a folio that came in from there; no space has the slot.
-    Kept { handle: Handle, home: Option<Homed> },
+    Kept { handle: Handle, in_file: Option<PackedSpot> },
     /// In such a folio only: the pool has given them up.
     Gone,
     /// In the file.
@@ -68,9 +68,9 @@ enum Tier {
 
 /// A spot of the file, in as few bytes as can be: slots are many.
 #[derive(Debug, Clone, Copy)]
-struct Homed(NonZeroU32);
+struct PackedSpot(NonZeroU32);
 
-impl Homed {
+impl PackedSpot {
     /// `None`: its number is too large, so it is not kept.
     fn new(spot: Spot) -> Option<Self> {
         u32::try_from(spot.number() + 1).ok().and_then(NonZeroU32::new).map(Self)
@@ -234,23 +234,23 @@ impl Swap {
             stripes: (0..STRIPES).map(stripe).collect(),
             quota,
             pool_room: PoolRoom::new(frames, pool_limit, target),
-            sizing: sizing.map(|sizing| locks.mutex(LockClass::Queue, sizing)),
+            sizing: sizing.map(|sizing| locks.mutex(LockClass::SwapFile, sizing)),
             outs: AtomicU64::new(0),
             left_pool: AtomicU64::new(0),
             clock_pages: (frames / CLOCK_TURNS).max(1),
-            queue: locks.mutex(LockClass::Queue, VecDeque::new()),
-            staging: locks.mutex(LockClass::Queue, None),
+            queue: locks.mutex(LockClass::SwapFile, VecDeque::new()),
+            staging: locks.mutex(LockClass::SwapFile, None),
             used: AtomicU64::new(0),
             kept: AtomicU64::new(0),
             described: AtomicU64::new(0),
             next: AtomicUsize::new(0),
-            chunks: locks.mutex(LockClass::Queue, Chunks::default()),
+            chunks: locks.mutex(LockClass::SwapFile, Chunks::default()),
             file,
             inject: None,
             #[cfg(not(shuttle))]
-            children: locks.mutex(LockClass::Queue, Vec::new()),
+            children: locks.mutex(LockClass::SwapFile, Vec::new()),
             #[cfg(not(shuttle))]
-            held: locks.mutex(LockClass::Queue, Vec::new()),
+            held: locks.mutex(LockClass::SwapFile, Vec::new()),
         }
     }
 
@@ -381,7 +381,7 @@ impl Swap {
     }
 
     /// Stores a page where [`super::Compressor::place`] wants it; returns the slot's number. Takes frames,
-    /// of one page each, if the pool needs some. `home`: the spot at which the file has the bytes, too,
+    /// of one page each, if the pool needs some. `in_file`: the spot at which the file has the bytes, too,
     /// which belongs to the slot from now on. The caller then calls [`Swap::queue_up`].
     ///
     /// # Errors
@@ -389,7 +389,7 @@ impl Swap {
     pub fn keep(
         &self,
         placement: &Placement<'_>,
-        home: Option<Spot>,
+        in_file: Option<Spot>,
         page: &OutPage,
         frames: &mut Vec<Frames>,
     ) -> Result<u64, Short> {
@@ -400,13 +400,17 @@ impl Swap {
                 let wrong =
                     self.inject.as_ref().filter(|inject| inject.corrupts_page()).map(|_| wrong(object));
                 let stored = self.pool.store(wrong.as_deref().unwrap_or(object), frames);
-                let tier = |handle| Tier::Pool { handle, leaving: false, home: home.and_then(Homed::new) };
+                let tier = |handle| Tier::Pool {
+                    handle,
+                    leaving: false,
+                    in_file: in_file.and_then(PackedSpot::new),
+                };
                 stored.map(tier).map_err(Short::Frames)
             }
             Placement::File | Placement::Full => Err(Short::Slots),
         };
         let tier = tier.inspect_err(|_| _ = self.used.fetch_sub(1, Ordering::Relaxed))?;
-        if let (Some(spot), false) = (home, matches!(tier, Tier::Pool { home: Some(_), .. })) {
+        if let (Some(spot), false) = (in_file, matches!(tier, Tier::Pool { in_file: Some(_), .. })) {
             self.free_spot(spot);
         }
         Ok(self.add(tier, page))
@@ -546,8 +550,8 @@ impl Swap {
     /// any more, and the spot at which the file has the bytes.
     fn empty(&self, tier: Tier) -> (Vec<Frames>, Option<Spot>) {
         match tier {
-            Tier::Pool { handle, home, .. } | Tier::Kept { handle, home } => {
-                (self.put_back(self.pool.free(handle)), home.map(Homed::spot))
+            Tier::Pool { handle, in_file, .. } | Tier::Kept { handle, in_file } => {
+                (self.put_back(self.pool.free(handle)), in_file.map(PackedSpot::spot))
             }
             Tier::File(spot) => (Vec::new(), Some(spot)),
             Tier::Filled(_) | Tier::Gone => (Vec::new(), None),

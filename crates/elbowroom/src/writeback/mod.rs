@@ -92,8 +92,8 @@ impl<P: Platform> Writeback<P> {
     pub(crate) fn new(reclaim: Reclaim<P>) -> Self {
         let rings = Rings::new(&reclaim.locks, reclaim.config.engine != EngineKind::Threads);
         Self {
-            state: reclaim.locks.mutex(LockClass::Queue, FlushState::default()),
-            balance: reclaim.locks.mutex(LockClass::Queue, Balance::new()),
+            state: reclaim.locks.mutex(LockClass::Flush, FlushState::default()),
+            balance: reclaim.locks.mutex(LockClass::Flush, Balance::new()),
             reclaim,
             relieved: Condvar::new(),
             next_throttled: AtomicU64::new(u64::MAX),

@@ -20,7 +20,7 @@ impl Rings {
     /// No ring is made before it is needed; none at all if they are not `wanted`.
     pub(super) fn new(locks: &LockStats, wanted: bool) -> Self {
         let left = if wanted { WRITE_RINGS } else { 0 };
-        Self { state: locks.mutex(LockClass::Queue, State { free: Vec::new(), left }) }
+        Self { state: locks.mutex(LockClass::Flush, State { free: Vec::new(), left }) }
     }
 
     /// A ring; `None`: there is none to be had here, or all are in use.

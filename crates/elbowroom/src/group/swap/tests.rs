@@ -54,7 +54,7 @@ fn no_group_has_more_in_swap_than_its_limit_and_those_above_it() {
     );
     assert_eq!(stats.map(|swap| swap.max), [3, 1], "a group's events are those of the groups above, too");
     // Of a limit below what is in swap nothing comes of itself, but no page goes out any more.
-    groups.set_limits(above, &swap_max(4)).unwrap();
+    groups.change_limits(above, |_| swap_max(4)).unwrap();
     assert_eq!((groups.swap_pages(above), groups.charge_swap(two, 1)), (10, Err(above)));
     give_back(&groups, first);
     let (more, full) = fill(&groups, two, 100);
@@ -98,8 +98,8 @@ fn swap_adds_up_whatever_threads_do() {
     let groups = groups();
     let above = groups.create(ROOT, &swap_max(300)).unwrap();
     let six: Vec<_> = (0..6).map(|_| groups.create(above, &swap_max(120)).unwrap()).collect();
-    let names = Mutex::uncounted(LockClass::Queue, six);
-    let (groups, names, rest) = (&groups, &names, &Mutex::uncounted(LockClass::Queue, Vec::new()));
+    let names = Mutex::uncounted(LockClass::Inbox, six);
+    let (groups, names, rest) = (&groups, &names, &Mutex::uncounted(LockClass::Inbox, Vec::new()));
     std::thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {
@@ -125,7 +125,7 @@ fn swap_adds_up_whatever_threads_do() {
             let old = names.lock()[at];
             let other = names.lock()[(at + 1) % 6];
             let parent = *rng.choice([&above, &other]).unwrap();
-            let _ = groups.set_limits(other, &swap_max(rng.u64(..150)));
+            let _ = groups.change_limits(other, |_| swap_max(rng.u64(..150)));
             if groups.remove(old).is_ok() {
                 let new = groups.create(parent, &swap_max(rng.u64(1..200)));
                 let new = new.or_else(|_| groups.create(above, &swap_max(50))).unwrap();

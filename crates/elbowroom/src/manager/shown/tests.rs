@@ -1,7 +1,7 @@
 //! A manager of a library user has a table, and serves requests of other processes for its groups.
 
 use crate::process_tree::{GroupAnswer, GroupRequest, GroupRow, GroupTable, ProcessTree, ShownAlone};
-use crate::{Config, GroupId, Limits, Manager, MapRequest, Soft};
+use crate::{Config, GroupId, LimitKey, Limits, Manager, MapRequest, Soft};
 use elbowroom_machine::{Errno, PAGE_SIZE, own_pid};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -65,15 +65,15 @@ fn a_program_that_uses_the_library_is_seen_and_its_groups_are_changed() {
     assert!((24 * MIB..25 * MIB).contains(&usage()));
 
     // More than a round of the thread can reclaim.
-    let answer = request(&table, &memory, GroupRequest::Max(8 * MIB));
+    let answer = request(&table, &memory, GroupRequest::Set(LimitKey::Max, 8 * MIB));
     assert_eq!(answer.errno, 0);
     assert!(answer.freed_bytes >= 15 * MIB && usage() <= 8 * MIB, "{answer:?}");
     assert_eq!(groups.stats(high).unwrap().limits.max, 8 * MIB);
     let answer = request(&table, &memory, GroupRequest::Reclaim(2 * MIB));
     assert!(answer.errno == 0 && answer.freed_bytes >= 2 * MIB && usage() <= 6 * MIB, "{answer:?}");
-    request(&table, &memory, GroupRequest::Low(3 * MIB));
-    request(&table, &memory, GroupRequest::Min(MIB));
-    assert_eq!(request(&table, &memory, GroupRequest::High(u64::MAX)).errno, 0);
+    request(&table, &memory, GroupRequest::Set(LimitKey::Low, 3 * MIB));
+    request(&table, &memory, GroupRequest::Set(LimitKey::Min, MIB));
+    assert_eq!(request(&table, &memory, GroupRequest::Set(LimitKey::High, u64::MAX)).errno, 0);
     let limits = groups.stats(high).unwrap().limits;
     assert_eq!((limits.low, limits.min, limits.high), (3 * MIB, MIB, u64::MAX));
     wait_until("what is out is not noted", || tree.snapshot().rows[0].gauges.out_bytes >= 16 * MIB);
@@ -83,7 +83,7 @@ fn a_program_that_uses_the_library_is_seen_and_its_groups_are_changed() {
     assert!(answer.errno == 0 && usage() <= MIB, "{answer:?} {}", usage());
     groups.remove(gone).unwrap();
     let gone = table.rows().into_iter().find(|group| group.name == "gone").unwrap();
-    let answer = request(&table, &gone, GroupRequest::Max(8 * MIB));
+    let answer = request(&table, &gone, GroupRequest::Set(LimitKey::Max, 8 * MIB));
     assert_eq!(answer.errno, u64::from(Errno::NOENT.raw_os_error().unsigned_abs()));
 
     for page in 0..bytes / PAGE_SIZE {

@@ -141,9 +141,9 @@ fn what_cannot_be_taken_is_not_asked_for_again() {
     let sizes = |inactive, standby| Sizes { inactive, standby, active: 0 };
     let next = |sizes, barren| policy.next(sizes, ROOM, barren);
     assert_eq!(next(sizes(100, 1), false), Next::Age);
-    assert_eq!(next(sizes(100, 1), true), Next::Evict);
-    assert_eq!(next(sizes(0, 1), false), Next::Evict);
-    assert_eq!(next(sizes(100, ROOM / 16 + 1), false), Next::Evict, "more than its share");
+    assert_eq!(next(sizes(100, 1), true), Next::Evict(0));
+    assert_eq!(next(sizes(0, 1), false), Next::Evict(0));
+    assert_eq!(next(sizes(100, ROOM / 16 + 3), false), Next::Evict(3), "more than its share");
 }
 
 /// A set of a third of memory is used all the time, while a scan reads other pages once each.

@@ -46,8 +46,10 @@ impl Policy for TwoLists {
     }
 
     fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next {
-        let full = sizes.standby > self.standby_share(room);
-        if full || sizes.inactive == 0 || barren { Next::Evict } else { Next::Age }
+        match sizes.standby.saturating_sub(self.standby_share(room)) {
+            0 if sizes.inactive > 0 && !barren => Next::Age,
+            beyond => Next::Evict(beyond),
+        }
     }
 
     fn chance(&self, was_active: bool) -> Chance {

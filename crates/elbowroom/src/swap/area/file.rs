@@ -43,7 +43,7 @@ impl SwapFile {
             base: AtomicU64::new(0),
             // A gap: pages of two files are never neighbours.
             stride: pages + 1,
-            positions: locks.mutex(LockClass::Queue, Positions::new(pages)),
+            positions: locks.mutex(LockClass::SwapFile, Positions::new(pages)),
             cipher,
             refuses: AtomicBool::new(false),
         }

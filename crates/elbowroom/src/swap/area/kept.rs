@@ -1,14 +1,14 @@
 //! What swap keeps of pages that came in, for when they go out again as they were. Linux: the slot of a clean
 //! folio of the swap cache.
 
-use super::{Homed, OutPage, Released, Swap, Tier};
+use super::{OutPage, PackedSpot, Released, Swap, Tier};
 use crate::group::{Frames, SwapGroup};
-use crate::page::{Home, Place, Spot};
+use crate::page::{CopyAt, Spot, SwapCopy};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
 
 /// In tests of the tests: swap is taken to have the bytes of a page that was stored to.
-const MUTANT_STALE_HOME: Mutant = Mutant::new("stale_home");
+const MUTANT_STALE_COPY: Mutant = Mutant::new("stale_copy");
 
 /// Pages that come in keep their spots of the file while at most this fraction of its pages is taken.
 const FULL: (u64, u64) = (7, 8);
@@ -40,15 +40,15 @@ impl Swap {
     /// nothing while others have a count of the slot, or when so much of it is taken that the room is better
     /// used for what goes out next. Compressed pages are kept only while memory is `plenty`. Linux:
     /// `swap_vm_full`.
-    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Released, Option<Place>) {
+    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Released, Option<CopyAt>) {
         // Without sizing nothing makes the pool smaller.
         let taken = self.used() + self.kept.load(Ordering::Relaxed);
         let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.quota.limit();
         let end = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             match slot.tier {
-                Tier::Pool { handle, leaving: false, home } if may_keep && slot.count == 1 => {
-                    slot.tier = Tier::Kept { handle, home };
+                Tier::Pool { handle, leaving: false, in_file } if may_keep && slot.count == 1 => {
+                    slot.tier = Tier::Kept { handle, in_file };
                     self.kept.fetch_add(1, Ordering::Relaxed);
                     End::Kept(std::mem::replace(&mut stripe.groups[at], SwapGroup::NONE))
                 }
@@ -62,23 +62,23 @@ impl Swap {
         };
         self.used.fetch_sub(1, Ordering::Relaxed);
         let released = |frames| Released { frames, group: Some(group) };
-        let Some(tier) = tier else { return (released(Vec::new()), Some(Place::Slot(number))) };
+        let Some(tier) = tier else { return (released(Vec::new()), Some(CopyAt::Slot(number))) };
         let (frames, spot) = self.empty(tier);
         let Some(spot) = spot else { return (released(frames), None) };
         if self.file_pages() * FULL.1 <= self.quota.limit() * FULL.0 {
-            return (released(frames), Some(Place::File(spot)));
+            return (released(frames), Some(CopyAt::File(spot)));
         }
         self.free_spot(spot);
         (released(frames), None)
     }
 
-    /// Tells what swap still has of a page that goes out. `home` is what the page's folio has kept, and is
+    /// Tells what swap still has of a page that goes out. `copy` is what the page's folio has kept, and is
     /// used up. If the page has its slot again, its charge is the slot's.
-    pub fn goes_out_again(&self, home: Home, page: &OutPage) -> Again {
-        let same = home.sum == page.sum || MUTANT_STALE_HOME.planted();
-        match home.place {
-            Place::File(spot) if same => Again::File(spot),
-            Place::Slot(number) if same && self.is_out_again(number, page) => Again::Slot(number),
+    pub fn goes_out_again(&self, copy: SwapCopy, page: &OutPage) -> Again {
+        let same = copy.sum == page.sum || MUTANT_STALE_COPY.planted();
+        match copy.place {
+            CopyAt::File(spot) if same => Again::File(spot),
+            CopyAt::Slot(number) if same && self.is_out_again(number, page) => Again::Slot(number),
             place => Again::Nothing(self.forget(place)),
         }
     }
@@ -92,8 +92,8 @@ impl Swap {
         let is_out = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             match slot.tier {
-                Tier::Kept { handle, home } => {
-                    slot.tier = Tier::Pool { handle, leaving: false, home };
+                Tier::Kept { handle, in_file } => {
+                    slot.tier = Tier::Pool { handle, leaving: false, in_file };
                     self.kept.fetch_sub(1, Ordering::Relaxed);
                 }
                 Tier::File(_) => {}
@@ -122,8 +122,8 @@ impl Swap {
             let mut stripe = stripe.lock();
             let slots = stripe.slots.iter_mut().filter(|slot| slot.count > 0);
             freed.extend(slots.filter_map(|slot| {
-                let Tier::Kept { handle, home } = slot.tier else { return None };
-                slot.tier = self.without_pool(home);
+                let Tier::Kept { handle, in_file } = slot.tier else { return None };
+                slot.tier = self.without_pool(in_file);
                 Some(handle)
             }));
         }
@@ -131,16 +131,16 @@ impl Swap {
     }
 
     /// Where the bytes of a slot that a folio keeps are once the pool has dropped them.
-    pub(super) fn without_pool(&self, home: Option<Homed>) -> Tier {
+    pub(super) fn without_pool(&self, in_file: Option<PackedSpot>) -> Tier {
         self.kept.fetch_sub(1, Ordering::Relaxed);
-        home.map_or(Tier::Gone, |home| Tier::File(home.spot()))
+        in_file.map_or(Tier::Gone, |in_file| Tier::File(in_file.spot()))
     }
 
     /// Frees what swap has kept for a folio. Returns frames that are not needed any more.
-    pub fn forget(&self, place: Place) -> Vec<Frames> {
+    pub fn forget(&self, place: CopyAt) -> Vec<Frames> {
         let (frames, spot) = match place {
-            Place::File(spot) => (Vec::new(), Some(spot)),
-            Place::Slot(number) => {
+            CopyAt::File(spot) => (Vec::new(), Some(spot)),
+            CopyAt::Slot(number) => {
                 // No group is charged for it.
                 let tier = self.give_up(number).map(|(tier, _)| tier);
                 if let Some(Tier::Kept { .. }) = tier {

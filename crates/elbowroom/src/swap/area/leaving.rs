@@ -46,20 +46,20 @@ impl Swap {
                 continue;
             };
             match &mut slot.tier {
-                Tier::Pool { handle, leaving: false, home: Some(home) } => {
-                    let (handle, home) = (*handle, *home);
-                    slot.tier = Tier::File(home.spot());
+                Tier::Pool { handle, leaving: false, in_file: Some(in_file) } => {
+                    let (handle, in_file) = (*handle, *in_file);
+                    slot.tier = Tier::File(in_file.spot());
                     drop(stripe);
                     self.left_pool.fetch_add(1, Ordering::Relaxed);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }
-                Tier::Kept { handle, home } => {
-                    let (handle, home) = (*handle, *home);
-                    slot.tier = self.without_pool(home);
+                Tier::Kept { handle, in_file } => {
+                    let (handle, in_file) = (*handle, *in_file);
+                    slot.tier = self.without_pool(in_file);
                     drop(stripe);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }
-                Tier::Pool { leaving: leaving @ false, home: None, .. } => {
+                Tier::Pool { leaving: leaving @ false, in_file: None, .. } => {
                     *leaving = true;
                     return Some(Oldest::Leaves(Leaving(u64::from(number))));
                 }
@@ -127,7 +127,7 @@ impl Swap {
     /// `false`: the slot was given up.
     fn stays_in_pool(&self, Leaving(number): Leaving) -> bool {
         let stays = |slot: &mut SwapSlot, handle| {
-            slot.tier = Tier::Pool { handle, leaving: false, home: None };
+            slot.tier = Tier::Pool { handle, leaving: false, in_file: None };
         };
         self.if_leaving(number, stays).is_some()
     }

@@ -3,7 +3,7 @@
 use super::leaving::Leaving;
 use super::*;
 use crate::group::{DirtyLimits, GroupId, Groups};
-use crate::page::{Home, Place};
+use crate::page::{CopyAt, SwapCopy};
 use crate::swap::Compressor;
 use crate::swap::packed::Packer;
 use crate::swap::tier::Corrupt;
@@ -37,16 +37,16 @@ fn take_back(groups: &Groups, mmu: &SoftMmu, released: Released) -> bool {
 }
 
 /// A page comes in; tells what swap keeps of it.
-fn come_in(swap: &Swap, groups: &Groups, mmu: &SoftMmu, number: u64, plenty: bool) -> Option<Place> {
+fn come_in(swap: &Swap, groups: &Groups, mmu: &SoftMmu, number: u64, plenty: bool) -> Option<CopyAt> {
     let (released, kept) = swap.release_keeping(number, plenty);
     take_back(groups, mmu, released);
     kept
 }
 
 /// What swap still has of a page that goes out. If that is no slot, the page is charged no more.
-fn again(swap: &Swap, groups: &Groups, home: Home, sum: u64) -> Again {
+fn again(swap: &Swap, groups: &Groups, copy: SwapCopy, sum: u64) -> Again {
     let page = out(groups, sum, 1);
-    let again = swap.goes_out_again(home, &page);
+    let again = swap.goes_out_again(copy, &page);
     if !matches!(again, Again::Slot(_)) {
         groups.uncharge_swap(page.group, 1);
     }
@@ -185,12 +185,12 @@ fn keep(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8]) -> u64 {
     number
 }
 
-fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], home: Option<Spot>) -> u64 {
+fn keep_with(swap: &Swap, groups: &Groups, mmu: &SoftMmu, page: &[u8], in_file: Option<Spot>) -> u64 {
     let (mut compressor, mut frames) = (Compressor::new(), Vec::new());
     let placement = compressor.place(page, Room { pool: true, passes: false, file: true });
     let page = out(groups, checksum(page), 1);
     loop {
-        match swap.keep(&placement, home, &page, &mut frames) {
+        match swap.keep(&placement, in_file, &page, &mut frames) {
             Ok(number) => return number,
             Err(Short::Frames(missing)) => {
                 swap.add_frames(
@@ -276,11 +276,11 @@ fn what_the_file_has_still_is_not_written_again() {
     let spot = Spot::whole(take(&swap, 1).start);
     let number = swap.keep_in_file(spot, &out(&groups, sum, 2)).unwrap();
     assert_eq!(come_in(&swap, &groups, &mmu, number, false), None, "another space has it");
-    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(Place::File(spot)));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(CopyAt::File(spot)));
     assert_eq!((swap.used(), swap.file_pages()), (0, 1));
     // It goes to the pool, and leaves it.
-    let home = Home { place: Place::File(spot), sum };
-    assert!(matches!(again(&swap, &groups, home, sum), Again::File(same) if same == spot));
+    let copy = SwapCopy { place: CopyAt::File(spot), sum };
+    assert!(matches!(again(&swap, &groups, copy, sum), Again::File(same) if same == spot));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     swap.queue_up(&[number]);
     assert_eq!((swap.seems(number), swap.file_pages()), (Some(Source::Memory), 1));
@@ -289,12 +289,12 @@ fn what_the_file_has_still_is_not_written_again() {
     assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(spot)), 0));
     assert!(swap.oldest().is_none());
     // It comes in, and goes to the pool and back.
-    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(Place::File(spot)));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(CopyAt::File(spot)));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     let kept = come_in(&swap, &groups, &mmu, number, false);
-    assert_eq!((kept, swap.file_pages()), (Some(Place::File(spot)), 1));
+    assert_eq!((kept, swap.file_pages()), (Some(CopyAt::File(spot)), 1));
     // Somebody has stored to it.
-    assert!(matches!(again(&swap, &groups, home, sum ^ 1 << 40), Again::Nothing(_)));
+    assert!(matches!(again(&swap, &groups, copy, sum ^ 1 << 40), Again::Nothing(_)));
     assert_eq!(swap.file_pages(), 0);
     // Nearly all of the file is taken: it is for what is out.
     let positions = take(&swap, 7).chain(take(&swap, 1));
@@ -317,7 +317,7 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     let page = text("some words ");
     let sum = checksum(&page);
     let number = keep(&swap, &groups, &mmu, &page);
-    let kept = Home { place: Place::Slot(number), sum };
+    let kept = SwapCopy { place: CopyAt::Slot(number), sum };
     let in_again = |plenty| come_in(&swap, &groups, &mmu, number, plenty);
     swap.share(number);
     assert_eq!(in_again(true), None, "another space has it");
@@ -335,7 +335,7 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
     // The pool gives it up: it has nothing to write.
     let number = keep(&swap, &groups, &mmu, &page);
-    let kept = Home { place: Place::Slot(number), sum };
+    let kept = SwapCopy { place: CopyAt::Slot(number), sum };
     assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.place));
     let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("a folio has it") };
     free(frames);
@@ -343,7 +343,7 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     assert!(matches!(again(&swap, &groups, kept, sum), Again::Nothing(_)));
     // Memory becomes short.
     let number = keep(&swap, &groups, &mmu, &page);
-    let kept = Home { place: Place::Slot(number), sum };
+    let kept = SwapCopy { place: CopyAt::Slot(number), sum };
     assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.place));
     assert!(!swap.pool_is_over(true) && swap.pool_is_over(false));
     free(swap.drop_kept());
@@ -361,7 +361,7 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     assert_eq!(kept.map(|kept| kept.is_some()), [false, true, true, true, true]);
     // There is no slot for it any more.
     let others = [(); 8].map(|()| keep(&swap, &groups, &mmu, &page));
-    let last = Home { place: kept[4].unwrap(), sum };
+    let last = SwapCopy { place: kept[4].unwrap(), sum };
     let Again::Nothing(frames) = again(&swap, &groups, last, sum) else { panic!("all slots are taken") };
     free(frames);
     kept.into_iter().take(4).flatten().for_each(|place| free(swap.forget(place)));
@@ -429,6 +429,6 @@ fn a_child_gives_pages_of_its_own_file_back_only() {
     assert_eq!(swap.file_pages(), 4);
     own.clone().for_each(|page| swap.free_spot(Spot::whole(page)));
     let kept = come_in(&swap, &groups, &mmu, slots[1], false);
-    assert_eq!(kept, Some(Place::File(Spot::whole(1))), "the ancestor has it for as long as this lives");
+    assert_eq!(kept, Some(CopyAt::File(Spot::whole(1))), "the ancestor has it for as long as this lives");
     assert_eq!((swap.file_pages(), swap.used()), (0, 1));
 }
