@@ -28,7 +28,10 @@ pub mod table;
 mod value;
 
 pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, MemoryKind, Mmu, Sharing};
-pub use groups::{Entry, Group, GroupLimits, GroupSpec, Mistake, Rule, RunFacts, What};
+pub use groups::{
+    Entry, Group, GroupLimits, GroupSpec, LEAST_LIMIT, LEAST_PROTECTION, MOST_SWAPPINESS, Mistake, Rule,
+    RunFacts, What,
+};
 pub use heap::HeapOptions;
 pub use options::{C_VARIABLE, GroupOptions, Options, ReportOptions, TestOptions, VARIABLE};
 pub use table::{GivenIn, Kind, Spec};

@@ -1,8 +1,7 @@
 //! The words after `ctl set` and its like: ids of processes, names of groups, limits with their values. Pure.
 
 use elbowroom::{Config, LimitKey};
-use elbowroom_options::groups::{LEAST_LIMIT, LEAST_PROTECTION, MOST_SWAPPINESS};
-use elbowroom_options::size;
+use elbowroom_options::{LEAST_LIMIT, LEAST_PROTECTION, MOST_SWAPPINESS, size};
 
 use crate::failure::{Failure, USAGE};
 
@@ -101,7 +100,8 @@ impl Change {
         };
         let protects = |limit, bytes| match bytes {
             1..LEAST_PROTECTION => {
-                wrong(format!("{limit}: it is 0, or at least {}", size::Exact(LEAST_PROTECTION)))
+                let least = size::Exact(LEAST_PROTECTION);
+                Err(Failure::new(USAGE, format!("{limit}: it is 0, or at least {least}")))
             }
             _ => Ok(()),
         };

@@ -122,13 +122,15 @@ impl Lruvec {
         });
     }
 
-    /// Takes a dead folio out of its list, if it is in one.
+    /// Takes dead folios out of the lists that they are in.
     #[track_caller]
-    pub(crate) fn remove(&self, folio: &Folio) {
-        debug_assert!(folio.state.test(Flag::Dead), "it could be listed again at once");
+    pub(crate) fn remove<'f>(&self, folios: impl IntoIterator<Item = &'f Folio>) {
         self.change(LruUse::Remove, |lists| {
-            if is_listed(lists, folio) && !MUTANT_LEAVE_LISTED.planted() {
-                lists.remove(folio.listed.load(Ordering::Relaxed));
+            for folio in folios {
+                debug_assert!(folio.state.test(Flag::Dead), "it could be listed again at once");
+                if is_listed(lists, folio) && !MUTANT_LEAVE_LISTED.planted() {
+                    lists.remove(folio.listed.load(Ordering::Relaxed));
+                }
             }
         });
     }
@@ -324,9 +326,9 @@ mod tests {
         };
         for dead in [1, 3, 5] {
             folios[dead].state.set(Flag::Dead);
-            lru.remove(&folios[dead]);
-            lru.remove(&folios[dead]);
+            lru.remove([&*folios[dead]]);
         }
+        lru.remove([1, 3, 5].map(|dead| &*folios[dead]));
         taken.into_iter().for_each(|folio| add(&lru, folio, List::Inactive));
         assert_eq!((lru.len(), lru.idle_pages()), (3, 3));
         assert_eq!(indexes(lru.take(usize::MAX, ALL, |_, _| Next::Age)), [2, 4, 0]);

@@ -79,7 +79,15 @@ impl Lruvecs {
     /// Takes a dead folio out of its list, if it is in one.
     #[track_caller]
     pub(crate) fn remove(&self, folio: &Folio) {
-        self.of(folio).remove(folio);
+        self.of(folio).remove([folio]);
+    }
+
+    /// [`Lruvecs::remove`] of several folios, those of the same lruvec that follow each other together.
+    #[track_caller]
+    pub(crate) fn remove_all(&self, folios: &[Arc<Folio>]) {
+        for same in folios.chunk_by(|one, next| std::ptr::eq(self.of(one), self.of(next))) {
+            self.of(&same[0]).remove(same.iter().map(|folio| &**folio));
+        }
     }
 
     /// Notes that a folio of the file with this serial number was evicted.

@@ -78,6 +78,13 @@ impl<P: Platform> Reclaim<P> {
         }
     }
 
+    /// [`Reclaim::unlist_own`] of several folios.
+    pub(crate) fn unlist_all_own(&self, folios: &[Arc<Folio>]) {
+        if self.swap.is_on() {
+            self.lists.remove_all(folios);
+        }
+    }
+
     /// Splits a locked folio, which the space has from `first` on, into smaller ones of 2^`order` pages; its
     /// pages stay where they are.
     pub(crate) fn split_own(&self, mm: &Mm, first: u64, order: u8, large: LockedFolio<'_>) {

@@ -218,13 +218,15 @@ impl<P: Platform> Writeback<P> {
             rest = others;
         }
         folios.iter().for_each(|(folio, _)| folio.end_io(Flag::Writeback));
-        let mut begin = 0;
+        let (mut begin, mut gone) = (0, Vec::with_capacity(folios.len()));
         for folio in folios {
             let pages = begin..begin + folio.0.pages() as usize;
             begin = pages.end;
             let all = written[pages.clone()].iter().all(|written| *written);
-            self.end_swap_out(folio, &positions[pages.clone()], &sums[pages], all);
+            gone.extend(self.end_swap_out(folio, &positions[pages.clone()], &sums[pages], all));
         }
+        // Together, so that the lock of the lists is taken once. Until then reclaim finds dead folios there.
+        self.unlist_all_own(&gone);
     }
 
     /// Writes pages to those of the file from `position` on.
@@ -242,8 +244,15 @@ impl<P: Platform> Writeback<P> {
     }
 
     /// Ends the write of a folio whose pages were sealed for these pages of the file. If they were
-    /// `written` there it is out, or else it is unsealed and stays.
-    fn end_swap_out(&self, (mut folio, group): Charged<'_>, positions: &[u64], sums: &[u64], written: bool) {
+    /// `written` there the folio is dead, and is returned for the caller to take it out of its list; or else
+    /// the folio is unsealed and stays.
+    fn end_swap_out(
+        &self,
+        (mut folio, group): Charged<'_>,
+        positions: &[u64],
+        sums: &[u64],
+        written: bool,
+    ) -> Option<Arc<Folio>> {
         let (spaces, mut slots) = (folio.body().spaces() as u32, Vec::with_capacity(positions.len()));
         if written {
             let spots = || positions.iter().map(|position| Spot::whole(*position));
@@ -256,9 +265,8 @@ impl<P: Platform> Writeback<P> {
         if slots.len() == positions.len() {
             let own = folio.body_mut().extent.take();
             self.leave_spaces(&mut folio, &slots);
-            self.unlist_own(&folio);
             own.into_iter().for_each(|own| self.free(own));
-            return;
+            return Some(folio.into_folio());
         }
         let bytes = folio.body_mut().extent().bytes_mut();
         for (page, &position) in bytes.chunks_mut(PAGE_SIZE).zip(positions) {
@@ -278,6 +286,7 @@ impl<P: Platform> Writeback<P> {
             // There were slots for some of its pages, perhaps: they may go out one by one.
             self.split_to_swap(folio, 0);
         }
+        None
     }
 }
 
