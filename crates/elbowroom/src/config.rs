@@ -244,8 +244,12 @@ pub const RECLAIM_BATCH_FOLIOS: usize = 64;
 /// most [`GROW_AHEAD_SHARE`] of what all may take together.
 pub const GROW_AHEAD_FRAMES: usize = 4096;
 
-/// The arena grows ahead of need while fewer frames are free than are in use, or fewer than so many: 1 MiB.
-pub const LEAST_AHEAD_FRAMES: usize = 256;
+/// The arena grows ahead of need while fewer frames are free than a part of those in use, one in so many.
+/// Memory that is never used costs a short process the time in which it is cleared.
+pub const AHEAD_SHARE: usize = 4;
+
+/// The same, whatever is in use, while fewer than so many are free: 512 KiB.
+pub const LEAST_AHEAD_FRAMES: usize = 128;
 
 /// See [`GROW_AHEAD_FRAMES`].
 pub const GROW_AHEAD_SHARE: usize = 16;

@@ -7,7 +7,8 @@
 
 use super::{Reclaim, Target};
 use crate::config::{
-    GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS,
+    AHEAD_SHARE, GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER,
+    RUN_ROUNDS,
 };
 use crate::group::{Frames, GroupEvent, GroupId, OverLimit, Payer};
 use crate::page::Woken;
@@ -124,7 +125,7 @@ impl<P: Platform> Reclaim<P> {
         let free = self.mmu.frames_at_hand();
         // A process that uses little gets little ahead of need: a run may have hundreds of such processes.
         let in_use = self.mmu.populated_frames().saturating_sub(free);
-        free < ahead.min(in_use.max(LEAST_AHEAD_FRAMES)) && self.can_grow()
+        free < ahead.min((in_use / AHEAD_SHARE).max(LEAST_AHEAD_FRAMES)) && self.can_grow()
     }
 
     /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena cannot grow.
