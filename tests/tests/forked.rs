@@ -1,26 +1,26 @@
-//! `run --swap --fork copy`: forked children go on with their parent's memory, four times the budget, and
+//! `run --swap --fork copy`: forked children go on with their parent's memory, three times the budget, and
 //! have a manager of their own.
 
 use elbowroom_tests::program::require;
 use elbowroom_tests::{Command, Outcome, Pattern, Scratch, Variant, behaviour, program, skipped};
 
-/// Runs a part of the program `forked` with 64 MiB, beside the kernel, which validates it.
+/// Runs a part of the program `forked` with 48 MiB, beside the kernel, which validates it.
 fn forked(variant: Variant, part: &str, swap: &str, more: &[&str]) -> Outcome {
-    let plain = Command::new(program("forked")).args([part, "64"]).run().success();
+    let plain = Command::new(program("forked")).args([part, "48"]).run().success();
     assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
     let outcome = whole(run(variant, "forked", part, swap, "copy", more));
     assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
     outcome
 }
 
-/// Runs a part of the program `name` with 64 MiB and `--fork HOW`, however it ends.
+/// Runs a part of the program `name` with 48 MiB and `--fork HOW`, however it ends.
 fn run(variant: Variant, name: &str, part: &str, swap: &str, how: &str, more: &[&str]) -> Outcome {
     let scratch = Scratch::new();
     let dir = scratch.file("");
     let mut options = vec!["--swap", swap, "--swap-dir", &dir, "--fork", how];
     options.extend(more);
     // Budget, what the library needs, and the program itself.
-    let command = Command::new(program(name)).args([part, "64", "56"]);
+    let command = Command::new(program(name)).args([part, "48", "44"]);
     command.variant(variant).run_options(&options).run()
 }
 
@@ -29,7 +29,7 @@ fn whole(outcome: Outcome) -> Outcome {
     let outcome = outcome.success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());
     assert_eq!(outcome.stat("swap_errors"), 0, "{}", outcome.report());
-    assert!(outcome.stat("pswpin") > 10_000, "{}", outcome.report());
+    assert!(outcome.stat("pswpin") > 7_500, "{}", outcome.report());
     outcome
 }
 
@@ -102,9 +102,9 @@ fn orphans(variant: Variant) {
 behaviour!(orphans: m16, copy);
 
 /// What a child read of the parent's file is free again once it is gone, however it went: the swap has room
-/// for the memory twice, and six children leave theirs behind.
+/// for the memory twice, and three children leave theirs behind.
 fn children_are_killed(variant: Variant) {
-    forked(variant, "killed", "150M", &["--swap-encrypt"]);
+    forked(variant, "killed", "112M", &["--swap-encrypt"]);
 }
 behaviour!(children_are_killed: m16);
 
@@ -213,7 +213,7 @@ behaviour!(a_process_that_becomes_another_users: m16);
 
 /// All goes to the kernel before.
 fn children_of_clone(variant: Variant) {
-    let plain = Command::new(program("cloned")).args(["cloned", "64"]).run().success();
+    let plain = Command::new(program("cloned")).args(["cloned", "48"]).run().success();
     assert_eq!(plain.stdout, "ok\n", "{}", plain.report());
     let outcome = run(variant, "cloned", "cloned", "256M", "copy", &[]).success();
     assert_eq!(outcome.stdout, "ok\n", "{}", outcome.report());

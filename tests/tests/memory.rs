@@ -177,7 +177,8 @@ fn forks_by_the_kernel() {
 }
 
 fn forks(variant: Variant) {
-    let outcome = memory(&Scratch::new(), variant, "forks", "96");
+    let mib = (variant.memory_mib * 3 / 2).max(48).to_string();
+    let outcome = memory(&Scratch::new(), variant, "forks", &mib);
     assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
 }
 behaviour!(forks: m16, m64, copy);

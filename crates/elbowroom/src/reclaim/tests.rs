@@ -19,6 +19,7 @@ const PAGES: usize = 2 * BUDGET / PAGE_SIZE;
 fn all_are_listed<P: Platform>(core: &Reclaim<P>, when: &str) {
     let since = Instant::now();
     loop {
+        core.lists.drain();
         let (listed, folios) = (core.lists.all().map(Lruvec::len).sum::<usize>(), core.groups.folios.count());
         if listed == folios {
             return;
