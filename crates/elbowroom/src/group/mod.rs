@@ -16,6 +16,7 @@
 
 mod charge;
 mod limits;
+pub mod of_thread;
 mod pressure;
 mod stat;
 mod swap;

@@ -4,6 +4,8 @@
 mod tests;
 
 use crate::config::DELAY;
+#[cfg(not(shuttle))]
+use crate::group::of_thread;
 use crate::group::{GroupId, GroupStats, Limits};
 use crate::page::Ready;
 use crate::pause::{Cause, pause};
@@ -80,6 +82,18 @@ impl<'m, P: Platform> MemoryGroups<'m, P> {
     /// Locks: `groups`.
     pub fn remove(&self, group: GroupId) -> Result<(), Errno> {
         self.core.groups.remove(group)
+    }
+
+    /// Runs `f`: the mappings that the calling thread makes in it are the group's, if their requests name
+    /// none, in whichever space. Calls may be nested; the innermost counts. Memory that is mapped already
+    /// stays where it is.
+    ///
+    /// # Errors
+    /// ENOENT: there is no such group. `f` was not called.
+    #[cfg(not(shuttle))]
+    pub fn within<R>(&self, group: GroupId, f: impl FnOnce() -> R) -> Result<R, Errno> {
+        self.core.groups.check(group)?;
+        Ok(of_thread::within(Arc::as_ptr(self.core) as usize, group, f))
     }
 
     /// The statistics of a group, with all groups below it.

@@ -4,7 +4,7 @@ use super::Spaces;
 use super::change::{AfterChange, BeginOptions, Change, Pages};
 use super::{Space, TASK_SIZE, page_align};
 use crate::core::Job;
-use crate::group::GroupId;
+use crate::group::{GroupId, of_thread};
 use crate::object::{FileObject, Mapped};
 use crate::platform::Platform;
 use crate::trace::Verb;
@@ -135,7 +135,8 @@ impl<P: Platform> Space<P> {
         if private && request.prot.contains(Prot::WRITE) && !self.core.config.private_writes {
             return Err(Errno::OPNOTSUPP);
         }
-        let group = request.group.unwrap_or(self.mm.group.get());
+        let chosen = || of_thread::chosen(Arc::as_ptr(&self.core) as usize);
+        let group = request.group.or_else(chosen).unwrap_or(self.mm.group.get());
         let object = match (&request.object, request.sharing) {
             (Some(object), _) => Some(Mapped::new(object.clone(), group)),
             (None, Sharing::Private) => None,

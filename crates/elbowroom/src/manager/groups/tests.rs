@@ -386,3 +386,39 @@ fn a_group_has_at_most_so_many_dirty_pages() {
     assert!(most(by_max) <= 3.5);
     assert!(most(free) > 4.0, "else the limits above have not made the difference");
 }
+
+/// The innermost choice counts, a group that a request names before it, and another thread, another manager
+/// and what is mapped later have none.
+#[test]
+fn a_thread_chooses_the_group_of_its_mappings() {
+    let (manager, other) = (manager(100, 0), manager(100, 0));
+    let groups = manager.groups();
+    let [outer, inner, named] = [(); 3].map(|()| groups.create(GroupId::ROOT, &Limits::default()).unwrap());
+    let space = manager.create_space().unwrap();
+    let touched = |space: &Space<Soft>, group: Option<GroupId>| {
+        let request = MapRequest { group, ..MapRequest::private_memory(UNIT as usize) };
+        let start = space.map(request).unwrap();
+        let cpu = space.cpu();
+        (0..UNIT as usize).step_by(PAGE_SIZE).for_each(|at| cpu.write_u64(start + at, 1).unwrap());
+    };
+    let used = |group| units(stats(&manager, group).usage_bytes).round() as u64;
+    let within = groups.within(outer, || {
+        touched(&space, None);
+        let nested = groups.within(inner, || {
+            touched(&space, None);
+            touched(&space, Some(named));
+            std::thread::scope(|scope| _ = scope.spawn(|| touched(&space, None)));
+            touched(&other.create_space().unwrap(), None);
+        });
+        nested.unwrap();
+        touched(&space, None);
+        7
+    });
+    assert_eq!(within, Ok(7));
+    touched(&space, None);
+    assert_eq!([outer, inner, named].map(used), [2, 1, 1]);
+    groups.remove(inner).unwrap();
+    let mut called = false;
+    assert_eq!(groups.within(inner, || called = true), Err(Errno::NOENT));
+    assert!(!called);
+}
