@@ -10,9 +10,12 @@
 //!
 //! Synchronization: atomics. A stock is changed by compare-exchanges, since other threads may empty it.
 
-use super::tree::{Node, State};
+use super::limits::UNLIMITED;
+use super::tree::{Group, Node, State};
 use super::{GroupId, Groups, OverLimit, Payer, Purpose};
-use elbowroom_sync::atomic::{AtomicU64, Ordering};
+use crate::config::{NEAR_MAX_SHARE, NEAR_MAX_TIME};
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::time::Duration;
 use elbowroom_sync::{Counters, Mutant};
 
 /// In tests of the tests: a page from a stock is counted as used once more.
@@ -20,6 +23,29 @@ const MUTANT_CHARGE_TWICE: Mutant = Mutant::new("charge_twice");
 
 /// Pages of use that a thread takes at a time. Linux: `MEMCG_CHARGE_BATCH`.
 const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
+
+/// The group that came close to its `max` last, for the thread that frees memory of groups ahead of need.
+#[derive(Default)]
+pub struct NearMax(AtomicUsize);
+
+impl NearMax {
+    fn note(&self, index: usize) {
+        if self.0.load(Ordering::Relaxed) != index {
+            self.0.store(index, Ordering::Relaxed);
+        }
+    }
+
+    /// Whether a group has come close to its `max`.
+    pub fn is_some(&self) -> bool {
+        self.0.load(Ordering::Relaxed) != GroupId::ROOT.index()
+    }
+
+    /// The index of that group in the table of groups. It is forgotten. `None`: none came close.
+    fn take(&self) -> Option<usize> {
+        let index = self.0.swap(GroupId::ROOT.index(), Ordering::Relaxed);
+        (index != GroupId::ROOT.index()).then_some(index)
+    }
+}
 
 /// How much a group uses.
 #[derive(Default)]
@@ -32,6 +58,13 @@ pub(super) struct Usage {
     /// The most that `pages` has been. A thread notes `pages` after it has charged, so a peak that lasted
     /// for a shorter time may be missing.
     peak: AtomicU64,
+    /// Pages that were added to `pages` so far: how fast threads allocate.
+    taken: AtomicU64,
+    /// What `taken` was when memory was freed ahead last, and when, in nanoseconds.
+    seen: AtomicU64,
+    seen_at: AtomicU64,
+    /// How many pages are freed ahead.
+    ahead: AtomicU64,
 }
 
 impl Usage {
@@ -67,7 +100,11 @@ impl Usage {
     /// Adds `pages` to the use, if the sum is at most `most`.
     fn take(&self, pages: u64, most: u64) -> bool {
         let more = |used: u64| used.checked_add(pages).filter(|used| *used <= most);
-        self.pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok()
+        let taken = self.pages.fetch_update(Ordering::SeqCst, Ordering::SeqCst, more).is_ok();
+        if taken {
+            self.taken.fetch_add(pages, Ordering::Relaxed);
+        }
+        taken
     }
 
     fn give(&self, pages: u64) {
@@ -146,6 +183,35 @@ enum Refused {
     Removed,
 }
 
+impl Group {
+    /// How many pages the group uses beyond its mark: below its `max` by a stock, and so many times what is freed
+    /// ahead. 0, if it has no `max`.
+    fn beyond_mark(&self, times: u64) -> u64 {
+        match self.limits.max() {
+            UNLIMITED => 0,
+            max => {
+                let room = times * self.usage.ahead.load(Ordering::Relaxed) + STOCK;
+                self.usage.pages().saturating_sub(max.saturating_sub(room))
+            }
+        }
+    }
+
+    /// Sets how much is freed ahead, by what was allocated since the last call: `now` is the time.
+    fn look_ahead(&self, now: Duration) {
+        let usage = &self.usage;
+        let taken = usage.taken.load(Ordering::Relaxed);
+        let new = taken.wrapping_sub(usage.seen.swap(taken, Ordering::Relaxed));
+        let now = now.as_nanos() as u64;
+        let time = now.saturating_sub(usage.seen_at.swap(now, Ordering::Relaxed)).max(1);
+        let ahead = u128::from(new) * NEAR_MAX_TIME.as_nanos() / u128::from(time);
+        let most = match self.limits.max() {
+            UNLIMITED => 0,
+            max => max / NEAR_MAX_SHARE,
+        };
+        usage.ahead.store(u64::try_from(ahead).unwrap_or(u64::MAX).min(most), Ordering::Relaxed);
+    }
+}
+
 impl Groups {
     /// Charges pages to the group that pays for the payer's group ([`Tree::paying`](super::Tree::paying)),
     /// and returns that group. `Err`: the group whose limit does not permit that.
@@ -189,16 +255,42 @@ impl Groups {
     fn take_use(&self, of: (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
+            self.note_near(of.0);
             self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
         match self.try_take(of, purpose, pages) {
             Err(Refused::Over(over) | Refused::OverBoth(over)) => {
+                self.note_near(of.0);
                 self.drain(over);
                 self.try_take(of, purpose, pages)
             }
             other => other,
         }
+    }
+
+    /// Notes a group, or one above it, that is close to its `max`.
+    fn note_near(&self, index: usize) {
+        let is_near = |above: &usize| self.at(*above).beyond_mark(1) > 0;
+        if let Some(near) = self.lineage(index).find(is_near) {
+            self.near_max.note(near);
+        }
+    }
+
+    /// A group that came close to its `max`, and how many of its pages are to be freed ahead of need. It is told
+    /// of once. `now`: the time, from any fixed moment on. Linux: the watermarks of `kswapd`.
+    pub fn take_near_max(&self, now: Duration) -> Option<(GroupId, u64)> {
+        let index = self.near_max.take()?;
+        self.at(index).look_ahead(now);
+        let group = self.id(index);
+        Some((group, self.beyond_high_mark(group)))
+    }
+
+    /// How many pages of a group are to be freed until it is as far from its `max` as [`Groups::take_near_max`]
+    /// wants.
+    pub fn beyond_high_mark(&self, group: GroupId) -> u64 {
+        let near = self.of(group);
+        if near.usage.ahead.load(Ordering::Relaxed) == 0 { 0 } else { near.beyond_mark(2) }
     }
 
     fn try_take(&self, (index, place): (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {

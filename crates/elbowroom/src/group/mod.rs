@@ -24,7 +24,7 @@ mod swap;
 mod tests;
 mod tree;
 
-use self::charge::Stock;
+use self::charge::{NearMax, Stock};
 pub use self::limits::{DirtyLimits, LimitKey, Limits};
 pub use self::pressure::{
     Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
@@ -271,6 +271,8 @@ pub struct Groups {
     /// Held while groups are made or removed, and while limits are set.
     changes: Mutex<()>,
     stocks: PerThread<Stock>,
+    /// The group whose memory is to be freed ahead of need.
+    pub near_max: NearMax,
     dirty: DirtyLimits,
     locks: LockStats,
     /// The folios of all groups.
@@ -295,6 +297,7 @@ impl Groups {
             tree: Tree::new(),
             changes: Mutex::uncounted(LockClass::Groups, ()),
             stocks: PerThread::default(),
+            near_max: NearMax::default(),
             dirty: all,
             locks: locks.clone(),
             folios: Folios::default(),

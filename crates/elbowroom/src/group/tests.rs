@@ -6,6 +6,7 @@ use crate::config::MAX_GROUPS;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 use elbowroom_machine::{Access, Errno, PAGE_SIZE, Wake};
 use elbowroom_sync::LockStats;
+use elbowroom_sync::time::Duration;
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -329,4 +330,39 @@ fn limits_that_change_at_the_same_time_are_all_kept() {
             });
         }
     });
+}
+
+/// As much is freed ahead as was allocated in 10 ms at the rate since the last look, a part of `max` at most,
+/// and nothing in a group in which nothing is allocated.
+#[test]
+fn what_is_freed_ahead_follows_the_rate() {
+    let (groups, _mmu) = world();
+    let most = 128 * 100;
+    let group = groups.create(GroupId::ROOT, &max(most)).unwrap();
+    let payer = Payer { group, purpose: Purpose::New };
+    let take = |pages: u64| (0..pages).for_each(|_| assert_eq!(groups.charge(payer, 1), Ok(group)));
+    let at = |ms| groups.take_near_max(Duration::from_millis(ms));
+    take(most - 200);
+    assert_eq!(at(0), None, "it is not close");
+    // The stock is taken, too.
+    take(136);
+    assert!(groups.near_max.is_some());
+    assert!(
+        at(1000).is_some_and(|(near, pages)| near == group && pages > 0),
+        "all was allocated in a second"
+    );
+    assert_eq!(at(1001), None, "it is told of once");
+    let again = |pages| {
+        groups.uncharge_pages(group, pages);
+        groups.drain(group.index());
+        take(pages);
+    };
+    again(128);
+    // 128 pages in a second are 1 in 10 ms: less than two pages and the stock are to be free.
+    let (near, pages) = at(2000).unwrap();
+    assert_eq!((near, pages), (group, groups.of(group).usage.pages() - (most - 64 - 2)));
+    again(64);
+    // 64 pages in 100 s.
+    assert_eq!(at(102_000), Some((group, 0)));
+    assert_eq!(groups.beyond_high_mark(group), 0);
 }

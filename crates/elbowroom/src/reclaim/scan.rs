@@ -19,7 +19,7 @@ use crate::page::Woken;
 use crate::platform::Platform;
 
 /// Which groups give nothing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Spared {
     /// Groups within their `min`, or within their `low`.
     Low,
@@ -35,26 +35,32 @@ pub(crate) struct Target {
     group: GroupId,
     /// Whether it helps that pages go to swap. Linux: `scan_control.may_swap`.
     may_swap: bool,
-    /// Whether groups may give what their `min` protects, as the last resort: an access would fail else.
-    may_take_min: bool,
+    /// Down to which protection groups may give.
+    most: Spared,
 }
 
 impl From<GroupId> for Target {
     /// The group's memory.
     fn from(group: GroupId) -> Self {
-        Self { group, may_swap: true, may_take_min: false }
+        Self { group, may_swap: true, most: Spared::Min }
     }
 }
 
 impl Target {
     /// The memory and swap of a group together: only pages of files can be freed.
     pub(crate) fn memory_and_swap(group: GroupId) -> Self {
-        Self { group, may_swap: false, may_take_min: false }
+        Self { group, may_swap: false, most: Spared::Min }
     }
 
-    /// The arena, for an access that finds no frame in it.
+    /// The group's memory, ahead of need: of no group what its `low` protects.
+    pub(super) fn ahead(group: GroupId) -> Self {
+        Self { group, may_swap: true, most: Spared::Low }
+    }
+
+    /// The arena, for an access that finds no frame in it: as the last resort groups give what their `min`
+    /// protects, since the access would fail else.
     pub(crate) fn arena_for_access() -> Self {
-        Self { group: GroupId::ROOT, may_swap: true, may_take_min: true }
+        Self { group: GroupId::ROOT, may_swap: true, most: Spared::Nothing }
     }
 }
 
@@ -90,7 +96,8 @@ impl<'a, P: Platform> Scan<'a, P> {
     /// Frees about `want` pages; returns how many.
     pub(super) fn shrink(&self, want: usize) -> usize {
         for spared in [Spared::Low, Spared::Min, Spared::Nothing] {
-            if spared == Spared::Nothing && !self.takes_min() {
+            let is_barred = spared == Spared::Nothing && !self.takes_min();
+            if spared > self.target.most || is_barred {
                 break;
             }
             let (mut freed, mut skipped) = self.shrink_inactive(want, spared);
@@ -114,7 +121,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     /// soon.
     fn takes_min(&self) -> bool {
         let Self { reclaim, target, .. } = self;
-        target.may_take_min && reclaim.to_write.own() == 0 && reclaim.groups.starving.takes_min()
+        target.most == Spared::Nothing && reclaim.to_write.own() == 0 && reclaim.groups.starving.takes_min()
     }
 
     /// Frees about `want` pages from the inactive and standby lists. Returns how many, and whether groups

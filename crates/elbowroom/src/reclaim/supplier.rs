@@ -1,7 +1,7 @@
 //! The thread that keeps frames at hand: the arena grows ahead of need, frames are freed when few are left,
 //! and pages are given to the other processes of the run. Linux: `kswapd`.
 
-use super::Reclaim;
+use super::{Reclaim, Target};
 use crate::config::{DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, SUPPLY_LOOK};
 use crate::group::GroupId;
 use crate::page::Ready;
@@ -70,6 +70,7 @@ impl<P: Platform> Supplier<'_, P> {
             } else {
                 self.0.supply.wait(&self.0.stop, look);
                 self.free_ahead();
+                self.free_in_groups();
             }
             let shared = self.0.run().and_then(|run| run.member.count_shared());
             look = shared.map_or(SUPPLY_LOOK, |next| next.min(SUPPLY_LOOK));
@@ -120,6 +121,26 @@ impl<P: Platform> Supplier<'_, P> {
             run.member.ring(true);
         }
         wants
+    }
+
+    /// Frees memory of a group that has come close to its `max`, so that its threads need not do that
+    /// themselves. As long as threads allocate in it, they ring again.
+    fn free_in_groups(&self) {
+        let Some((group, mut left)) = self.0.groups.take_near_max(self.0.began.elapsed()) else { return };
+        let until = Instant::now() + GIVE_BOUND;
+        while left > 0 && Instant::now() < until && self.0.tuning().low_share != usize::MAX {
+            if self.0.stop.load(Ordering::Acquire) || self.0.quiet.is_wanted(Rester::Helper) {
+                return;
+            }
+            let ready = Ready::default();
+            let freed = self.0.shrink(Target::ahead(group), FREE_AHEAD_PAGES.min(left as usize), &ready);
+            self.0.dispatch(ready.take());
+            thread::yield_now();
+            if freed == 0 {
+                return;
+            }
+            left = self.0.groups.beyond_high_mark(group);
+        }
     }
 
     /// Frees frames up to the high mark, twice the low mark, if fewer than the low mark are free and the

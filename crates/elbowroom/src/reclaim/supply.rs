@@ -99,7 +99,7 @@ impl<P: Platform> Reclaim<P> {
         if self.owed_frames() >= PAY_AT {
             self.pay_frames(self.mmu.frames_at_hand() / 2);
         }
-        if self.wants_to_grow() || order == 0 && self.is_low() {
+        if self.wants_to_grow() || order == 0 && self.is_low() || self.groups.near_max.is_some() {
             self.supply.ring();
         }
     }
