@@ -59,6 +59,8 @@ mod unmodified;
 mod verdict;
 mod watch;
 
+pub use origin::COMMIT;
+
 /// The granularity of everything in the lab, in bytes. Files are whole pages.
 pub const PAGE_BYTES: u64 = 4096;
 

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 pub const FORMAT: &str = "elbowroom-lab/1";
 
 /// The commit that the lab was built from, if the build knew.
-const COMMIT: Option<&str> = option_env!("ELBOWROOM_COMMIT");
+pub const COMMIT: Option<&str> = option_env!("ELBOWROOM_COMMIT");
 
 const SECONDS_PER_DAY: u64 = 86_400;
 

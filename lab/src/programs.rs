@@ -91,7 +91,9 @@ impl Programs {
         program: &[OsString],
     ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
-        line.extend(["run", "--memory", &memory.to_string(), "--swap-dir"].map(OsString::from));
+        line.extend(
+            ["run", "--config", "none", "--memory", &memory.to_string(), "--swap-dir"].map(OsString::from),
+        );
         line.push(dir.into());
         line.extend(options.iter().map(OsString::from));
         line.push("--".into());
@@ -121,7 +123,10 @@ impl Programs {
         program: &[OsString],
     ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
-        line.extend(["run", "--memory", &memory.to_string(), "--quiet", "--stats"].map(OsString::from));
+        line.extend(
+            ["run", "--config", "none", "--memory", &memory.to_string(), "--quiet", "--stats"]
+                .map(OsString::from),
+        );
         line.push(stats.into());
         if !off.is_empty() {
             line.extend(["--ablate", off].map(OsString::from));

@@ -163,7 +163,7 @@ impl Command {
         let mut all = Vec::new();
         if let Some(options) = self.variant.options {
             all.push(elbowroom_exe().into_os_string());
-            all.push("run".into());
+            all.extend(["run", "--config", "none"].map(OsString::from));
             all.extend(options.iter().map(OsString::from));
             if let Some(names) = std::env::var_os("ELBOWROOM_TEST_ABLATE") {
                 all.extend(["--ablate".into(), names]);

@@ -19,6 +19,8 @@ use serde::Serialize;
 use crate::plan::{self, Mode};
 use crate::swap::DIRECTORY;
 
+mod fix;
+
 /// Say what this machine or container allows, and what to change
 ///
 /// Everything is tried, not looked up: a page is really moved, a ring is really made. Nothing is left behind.
@@ -29,6 +31,12 @@ pub struct DoctorArgs {
     /// Print a JSON object instead; `--help` describes it
     #[arg(long)]
     json: bool,
+    /// Print what is missing for users who are not root and, as root, do it
+    ///
+    /// It outlives a reboot: a group `elbowroom` that may use /dev/userfaultfd and /dev/cpu_dma_latency by a
+    /// udev rule, the user who has called sudo in it, and settings of sysctl.
+    #[arg(long, conflicts_with = "json")]
+    fix: bool,
 }
 
 const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
@@ -157,6 +165,9 @@ struct Report<'a> {
 /// Probes the machine, and prints what was found.
 pub fn doctor(args: DoctorArgs) -> ExitCode {
     let mut found = probe();
+    if args.fix {
+        return fix::fix(&found);
+    }
     let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
     let (sharing, awake) = (Sharing::tried(), awake());
     let memory = default_memory_bytes(&found);
@@ -224,7 +235,9 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
         Some("never") => add(
             "huge pages",
             false,
-            "they are off: as root, `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`".to_owned(),
+            "they are off: as root, `echo madvise > /sys/kernel/mm/transparent_hugepage/enabled`, and, for \
+             each start of the machine, transparent_hugepage=madvise on the kernel's command line"
+                .to_owned(),
         ),
         None => add(
             "huge pages",
@@ -251,7 +264,7 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
     if !awake.works && awake.errno.is_some() {
         let text = format!(
             "idle processors sleep deeply, so each fault takes longer, in a virtual machine twice as long \
-             ({}): run as root, or let a udev rule give you /dev/cpu_dma_latency",
+             ({}): run as root, or have `doctor --fix` give you /dev/cpu_dma_latency",
             reason(awake)
         );
         add("idle processors", false, text);
@@ -313,8 +326,7 @@ fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, Stri
     const USUAL_MAPS: u64 = 65_530;
     const USUAL_FILES: u64 = 1024;
     if let Some(maps) = found.limits.max_map_count.filter(|&maps| maps < USUAL_MAPS) {
-        let text =
-            format!("{maps} mappings are few: as root, `sysctl vm.max_map_count={USUAL_MAPS}` or more");
+        let text = format!("{maps} mappings are few: {}", plan::set("vm.max_map_count", USUAL_MAPS));
         add("max_map_count", false, text);
     }
     let few = |files: &u64| *files < USUAL_FILES;
@@ -329,9 +341,9 @@ fn advise_on_limits(found: &Probe, add: &mut impl FnMut(&'static str, bool, Stri
         add("open files", false, text);
     }
     if found.memory.overcommit_mode == Some(2) {
-        let text = "reservations count as memory in mode 2, so large windows may fail: as root, \
-                    `sysctl vm.overcommit_memory=0`";
-        add("overcommit", false, text.to_owned());
+        let set = plan::set("vm.overcommit_memory", 0);
+        let text = format!("reservations count as memory in mode 2, so large windows may fail: {set}");
+        add("overcommit", false, text);
     }
 }
 
@@ -341,9 +353,10 @@ fn reason(trial: &Trial) -> &str {
 
 /// The report for people, in lines of at most `columns`: a table, the mode, the advice.
 fn render(report: &Report<'_>, columns: usize) -> String {
-    let fill = |line: &str, indent: &str| {
-        textwrap::fill(line, textwrap::Options::new(columns).subsequent_indent(indent).break_words(false))
-    };
+    // Lines of a shell are copied from here, so no word of theirs is broken at a hyphen.
+    let whole = textwrap::WordSplitter::NoHyphenation;
+    let options = textwrap::Options::new(columns).break_words(false).word_splitter(whole);
+    let fill = |line: &str, indent: &str| textwrap::fill(line, options.clone().subsequent_indent(indent));
     let rows = rows(report.probe, report.sharing, report.shallow_idle);
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
     let mut text = String::new();

@@ -4,8 +4,6 @@
 //! `GroupSpec`, which the preloaded library uses, too, knows what a spec means and finds the mistakes in
 //! it.
 
-use std::fs;
-use std::ops::Range;
 use std::path::Path;
 
 use elbowroom_options::{Entry, GroupSpec, Mistake, RunFacts, What};
@@ -13,50 +11,32 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use crate::failure::{Failure, USAGE};
+use crate::toml_file::{self, Key, TomlFile, Wrong, in_order};
 
 /// The longest compact form, escaped as in the environment variable, in bytes. One variable has all
 /// options, and Linux limits a string of the environment to 128 KiB (MAX_ARG_STRLEN).
 const MOST_BYTES: usize = 96 << 10;
-
-/// The largest file that is read, in bytes.
-const MOST_FILE_BYTES: u64 = 1 << 20;
 
 /// Reads and checks the file of `--group`. Gives the compact form.
 ///
 /// # Errors
 /// A failure of usage that names the file, the line and the key.
 pub fn compact(path: &Path, run: &RunFacts) -> Result<String, Failure> {
-    let shown = path.display();
-    let unreadable = |why: &dyn std::fmt::Display| Failure::new(USAGE, format!("--group: {shown}: {why}"));
-    let size = fs::metadata(path).map_err(|error| unreadable(&error))?;
-    if size.is_file() && size.len() > MOST_FILE_BYTES {
-        return Err(unreadable(&"it is larger than 1M"));
-    }
-    let text = fs::read(path).map_err(|error| unreadable(&error))?;
-    let text = String::from_utf8(text).map_err(|_| unreadable(&"it is not text in UTF-8"))?;
-    let wrong = |Wrong { at, why }: Wrong| {
-        let line = text[..at.min(text.len())].matches('\n').count() + 1;
-        Failure::new(USAGE, format!("{shown}:{line}: {why}"))
-    };
-    let file = read(&text).map_err(wrong)?;
+    let source = TomlFile::read("--group", path)?;
+    let wrong = |wrong| source.failure(wrong);
+    let file = read(source.text()).map_err(wrong)?;
     let checked = GroupSpec::of(&file.entries).and_then(|spec| spec.check(&file.entries, run));
     checked.map_err(|mistake| wrong(file.wrong(&mistake)))?;
     let compact = GroupSpec::encode(&file.entries);
     // Escaping for the variable may make three bytes of one.
     if compact.len() * 3 > MOST_BYTES && elbowroom_options::escaped_len(&compact) > MOST_BYTES {
-        return Err(unreadable(
-            &"it says too much for one variable of the environment: use fewer or shorter rules",
-        ));
+        let why = format!(
+            "--group: {}: it says too much for one variable of the environment: use fewer or shorter rules",
+            path.display()
+        );
+        return Err(Failure::new(USAGE, why));
     }
     Ok(compact)
-}
-
-/// A mistake in the file, and its place.
-#[derive(Debug)]
-struct Wrong {
-    /// The place, in bytes from the start of the file.
-    at: usize,
-    why: String,
 }
 
 /// The entries of a file, and their places.
@@ -96,10 +76,7 @@ impl File {
 }
 
 fn read(text: &str) -> Result<File, Wrong> {
-    let table = DeTable::parse(text).map_err(|error| {
-        let at = error.span().map_or(0, |span: Range<usize>| span.start);
-        Wrong { at, why: format!("this is no TOML: {}", error.message().replace('\n', " ")) }
-    })?;
+    let table = toml_file::parse(text)?;
     let mut file = File::default();
     let wrong = |at: &Spanned<_>, why: String| Err(Wrong { at: Spanned::<_>::span(at).start, why });
     for (key, value) in in_order(table.get_ref()) {
@@ -135,16 +112,6 @@ fn read(text: &str) -> Result<File, Wrong> {
     Ok(file)
 }
 
-type Key<'i> = Spanned<std::borrow::Cow<'i, str>>;
-type Keyed<'t, 'i> = (&'t Key<'i>, &'t Spanned<DeValue<'i>>);
-
-/// The keys and values of a table, in the order of the file.
-fn in_order<'t, 'i>(table: &'t DeTable<'i>) -> Vec<Keyed<'t, 'i>> {
-    let mut all: Vec<_> = table.iter().collect();
-    all.sort_by_key(|(key, _)| key.span().start);
-    all
-}
-
 /// `name`, the whole name of a group, unless `key`, its last part, has a dot: a quoted key with a dot would
 /// look like the name of a group below another one.
 fn checked_name(key: &Key<'_>, name: &str) -> Result<String, Wrong> {
@@ -175,8 +142,11 @@ fn pair(of: &str, key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<(String
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use std::fs;
+
     use elbowroom_options::Heap;
+
+    use super::*;
 
     const RUN: RunFacts = RunFacts {
         budget_bytes: 1 << 30,
@@ -263,7 +233,8 @@ mod tests {
             ("[group.a]\nmax = 1.5", "2: group.a.max: write a text in quotes"),
             (
                 "[group.a]\nmax = { x = \"1M\" }",
-                "2: group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty, swappiness are the names of",
+                "2: group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty, swappiness are the \
+                 names of",
             ),
             ("[group.a]\nmin = \"1M\"\nmax = \"100K\"", "3: group.a.max: it must be at least 1M"),
             ("[group.a]\nmax = -1", "2: group.a.max: a size cannot be below 0"),

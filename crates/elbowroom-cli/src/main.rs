@@ -1,5 +1,6 @@
 //! The `elbowroom` command: `run` starts a program with its memory managed, `top` shows a run and `ctl`
-//! changes it, `doctor` says what the machine allows, `lab` measures.
+//! changes it, `doctor` says what the machine allows, `lab` measures, and `generate` makes manual pages and
+//! completions.
 //!
 //! This crate is glue. `run` checks everything that can be checked before the program starts ([`program`],
 //! [`preload`], [`plan`]), writes the options into the environment ([`options`]) and executes the program in
@@ -10,9 +11,11 @@
 //! Errors go to standard error with the prefix `elbowroom:`; [`failure`] lists the exit codes.
 #![forbid(unsafe_code)]
 
+mod config;
 mod ctl;
 mod doctor;
 mod failure;
+mod generate;
 mod groups;
 mod options;
 mod plan;
@@ -22,13 +25,16 @@ mod run;
 mod run_table;
 mod runs;
 mod swap;
+mod toml_file;
 mod top;
+mod unpack;
+mod version;
 
 use std::io::Write;
 use std::process::ExitCode;
 
 use clap::error::{ContextKind, ErrorKind};
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use elbowroom_options::Options;
 
 use crate::failure::USAGE;
@@ -38,7 +44,7 @@ use crate::failure::USAGE;
 /// Elbowroom pages the files that a program maps under a hard memory budget, in the program's own process.
 /// The program needs no change and you need no special rights beyond userfaultfd.
 #[derive(Parser)]
-#[command(name = "elbowroom", version, after_help = EXAMPLES)]
+#[command(name = "elbowroom", version = version::VERSION.as_str(), after_help = EXAMPLES)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -53,10 +59,12 @@ const EXAMPLES: &str = "Examples:
 
 #[derive(Subcommand)]
 enum Command {
-    Run(run::RunArgs),
+    Run(Box<run::RunArgs>),
     Top(top::TopArgs),
     Ctl(ctl::CtlArgs),
     Doctor(doctor::DoctorArgs),
+    Generate(generate::GenerateArgs),
+    Version(version::VersionArgs),
     /// Run the reference workloads and compare with the kernel
     Lab(elbowroom_lab::cli::LabArgs),
 }
@@ -67,10 +75,12 @@ fn main() -> ExitCode {
         Err(error) => return usage(error),
     };
     match cli.command {
-        Command::Run(args) => run::run(args),
+        Command::Run(args) => run::run(&args),
         Command::Top(args) => top::top(&args),
         Command::Ctl(args) => ctl::ctl(&args),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Generate(args) => generate::generate(&args, Cli::command()),
+        Command::Version(version::VersionArgs {}) => version::version(),
         Command::Lab(args) => elbowroom_lab::run(args).unwrap_or_else(|error| {
             failure::say(&format!("{error:#}"));
             ExitCode::FAILURE

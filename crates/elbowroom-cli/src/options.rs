@@ -5,22 +5,40 @@ use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, PossibleValue, PossibleValuesParser, TypedValueParser};
-use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches, parser::ValueSource};
-use elbowroom_options::{GivenIn, Kind, Options, Spec, Value};
+use clap::{Arg, ArgAction, ArgMatches, Command, Error, FromArgMatches, ValueHint, parser::ValueSource};
+use elbowroom_options::{GivenIn, Kind, Options, Spec, Value, table};
 
 /// The options that were given, and the defaults of the others.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub struct Given {
     /// All values.
     pub options: Options,
-    /// The names of the options that the command line has.
+    /// The names of the options that were given.
     named: BTreeSet<&'static str>,
 }
 
 impl Given {
-    /// Whether the command line has the option.
+    /// Whether the option was given: on the command line or, after [`complete`](Self::complete), elsewhere.
     pub fn names(&self, spec: &Spec) -> bool {
         self.named.contains(spec.name)
+    }
+
+    /// Adds options from another place. Those that were given before stay, and an option that contradicts one
+    /// of them is left out.
+    pub fn complete(&mut self, others: Vec<(&'static Spec, Value)>) {
+        let before = self.clone();
+        let without_swap = before.names(&table::SWAP) && before.options.swap_bytes == 0;
+        for (spec, value) in others {
+            let is_against = match spec.name {
+                name if name == table::VERBOSE.name => before.options.report.quiet,
+                name if name == table::QUIET.name => before.options.report.verbose,
+                name if name == table::SWAP_ENCRYPT.name => without_swap,
+                _ => false,
+            };
+            if !before.names(spec) && !is_against && self.options.set(spec.name, value) {
+                self.named.insert(spec.name);
+            }
+        }
     }
 }
 
@@ -37,7 +55,7 @@ impl clap::Args for Given {
 
 impl FromArgMatches for Given {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        let mut given = Self { options: Options::default(), named: BTreeSet::new() };
+        let mut given = Self::default();
         given.update_from_arg_matches(matches)?;
         Ok(given)
     }
@@ -75,6 +93,9 @@ fn argument(spec: &'static Spec) -> Arg {
         return arg.action(ArgAction::SetTrue);
     }
     arg = arg.value_name(spec.value_name).action(ArgAction::Set);
+    if spec.kind == Kind::Path {
+        arg = arg.value_hint(ValueHint::AnyPath);
+    }
     if let Some(default) = spec.default {
         arg = arg.default_value(default);
     }
@@ -120,7 +141,7 @@ mod tests {
     use std::time::Duration;
 
     use clap::Args;
-    use elbowroom_options::{Fallback, Heap, Io, table};
+    use elbowroom_options::{Fallback, Heap, Io};
 
     use super::*;
 

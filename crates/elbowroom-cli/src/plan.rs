@@ -48,8 +48,8 @@ pub fn mode(found: &Userfaultfd, ring: &IoUring, mmu: Mmu, io: Io) -> Result<Mod
 
 /// Why there is no userfaultfd that `run` could use, and what to do; `None` if there is one.
 pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
-    const PERMIT: &str = "as root, `setfacl -m u:NAME:rw /dev/userfaultfd` (or chmod 666 it), or \
-                          `sysctl vm.unprivileged_userfaultfd=1`; in a container, add `--device \
+    const PERMIT: &str = "as root, `elbowroom doctor --fix` gives /dev/userfaultfd to the group elbowroom, \
+                          for good (without root it prints what it would do); in a container, add `--device \
                           /dev/userfaultfd`, or allow the system call in its seccomp profile and add \
                           CAP_SYS_PTRACE";
     if !found.device.works && !found.syscall.works {
@@ -135,12 +135,17 @@ pub fn start_obstacles(found: &Start, limits: &Limits) -> Vec<(&'static str, Str
     lacks
 }
 
+/// How root sets a number of the kernel, now and at each start of the machine.
+pub fn set(name: &str, value: u64) -> String {
+    format!("as root, `echo {name}={value} >> /etc/sysctl.d/60-elbowroom.conf; sysctl {name}={value}`")
+}
+
 /// What to do about io_uring that does not work.
 pub fn ring_advice(found: &IoUring) -> String {
     let why = found.ring.error.as_deref().unwrap_or("unknown");
     match found.sysctl_disabled {
         Some(1 | 2) => {
-            format!("io_uring is switched off ({why}): as root, `sysctl kernel.io_uring_disabled=0`")
+            format!("io_uring is switched off ({why}): {}", set("kernel.io_uring_disabled", 0))
         }
         _ if found.ring.errno == Some(ENOSYS) => {
             format!("there is no io_uring here ({why}): use Linux 5.6 or newer with CONFIG_IO_URING")
@@ -236,7 +241,7 @@ mod tests {
         };
         assert!(obstacle(|_| ()).contains("user mode only"));
         assert!(obstacle(|found| found.user_mode_only = no(1)).contains("not permitted (Operation"));
-        assert!(obstacle(|found| found.syscall = no(1)).contains("sysctl vm.unprivileged_userfaultfd=1"));
+        assert!(obstacle(|found| found.syscall = no(1)).contains("`elbowroom doctor --fix`"));
         let missing =
             |found: &mut Userfaultfd| (found.syscall, found.user_mode_only) = (no(ENOSYS), no(ENOSYS));
         assert!(obstacle(missing).contains("CONFIG_USERFAULTFD"));

@@ -1,4 +1,7 @@
 //! The libraries that are preloaded into the program: where they are, and how they are named to the loader.
+//!
+//! Libraries beside the command are used first. A command that has them built in ([`embedded`]) unpacks its
+//! own where there are none ([`crate::unpack`]).
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
@@ -9,6 +12,12 @@ use elbowroom_options::sanitizer;
 
 use crate::failure::{CANNOT_WORK, Failure};
 use crate::program::{Target, read_elf};
+use crate::unpack::Places;
+
+/// The libraries that are built into this command; none in most builds (build.rs).
+mod embedded {
+    include!(concat!(env!("OUT_DIR"), "/libraries.rs"));
+}
 
 /// The loader's variable.
 pub const LOADER_VARIABLE: &str = "LD_PRELOAD";
@@ -41,8 +50,10 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
         }
         None => {
             let places = places(exe, FILE_NAME);
-            let found = places.iter().find(|place| place.is_file());
-            found.cloned().ok_or_else(|| fail(not_found(FILE_NAME, &places, OVERRIDE_VARIABLE)))?
+            match places.iter().find(|place| place.is_file()) {
+                Some(found) => found.clone(),
+                None => unpacked(FILE_NAME, &places, OVERRIDE_VARIABLE).map_err(fail)?,
+            }
         }
     };
     usable(path)
@@ -55,20 +66,46 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
 pub fn find_heap(library: &Library, exe: &Path) -> Result<Library, Failure> {
     let beside = library.path.with_file_name(HEAP_FILE_NAME);
     let places: Vec<_> = [beside].into_iter().chain(places(exe, HEAP_FILE_NAME)).collect();
-    let found = places.iter().find(|place| place.is_file());
-    let missing = || Failure::new(CANNOT_WORK, not_found(HEAP_FILE_NAME, &places, "--swap 0"));
-    usable(found.ok_or_else(missing)?.clone())
+    let path = match places.iter().find(|place| place.is_file()) {
+        Some(found) => found.clone(),
+        None => unpacked(HEAP_FILE_NAME, &places, "--swap 0")
+            .map_err(|message| Failure::new(CANNOT_WORK, message))?,
+    };
+    usable(path)
+}
+
+/// Unpacks the libraries that are built into this command, and gives the path of one of them. The error says
+/// why that cannot be done, or, in a command without libraries, that the library is not at `places`.
+fn unpacked(file_name: &str, places: &[PathBuf], otherwise: &str) -> Result<PathBuf, String> {
+    let files = match embedded::LIBRARIES {
+        [] => return Err(not_found(file_name, places, otherwise)),
+        files => files,
+    };
+    let version = concat!(env!("CARGO_PKG_VERSION"), "-").to_owned() + embedded::HASH;
+    let directory = Places::of_environment().unpack(&version, files).map_err(|refused| {
+        format!(
+            "the library {file_name}, which is in this command, cannot be put where programs can load it:\
+             {refused}\nName a directory of yours in XDG_CACHE_HOME, or {}.",
+            other_way(otherwise)
+        )
+    })?;
+    Ok(directory.join(file_name))
+}
+
+/// A byte of a path that the loader's variable cannot hold.
+pub fn unfit(path: &Path) -> Option<u8> {
+    path.as_os_str().as_bytes().iter().copied().find(|byte| b" :$".contains(byte))
 }
 
 /// Checks that a file that was found is a library, and can be named to the loader.
 fn usable(path: PathBuf) -> Result<Library, Failure> {
     let fail = |message: String| Failure::new(CANNOT_WORK, message);
     let shown = path.display();
-    if let Some(bad) = path.as_os_str().as_bytes().iter().find(|byte| b" :$".contains(byte)) {
+    if let Some(bad) = unfit(&path) {
         return Err(fail(format!(
             "the library's path {shown} contains '{}', which {LOADER_VARIABLE} cannot hold; move it, or make \
              a symbolic link to it elsewhere and name that in {OVERRIDE_VARIABLE}",
-            char::from(*bad)
+            char::from(bad)
         )));
     }
     let file =
@@ -97,14 +134,19 @@ fn not_found(file_name: &str, places: &[PathBuf], otherwise: &str) -> String {
     for place in places {
         message.push_str(&format!("\n  {}", place.display()));
     }
-    let otherwise = match otherwise.strip_prefix("--") {
-        Some(_) => format!("say {otherwise}"),
-        None => format!("name it in {otherwise}"),
-    };
     message.push_str(&format!(
-        "\nBuild it with `cargo build --release` in Elbowroom's sources, or {otherwise}."
+        "\nBuild it with `cargo build --release` in Elbowroom's sources, or {}.",
+        other_way(otherwise)
     ));
     message
+}
+
+/// What else can be done, as a part of a sentence.
+fn other_way(otherwise: &str) -> String {
+    match otherwise.strip_prefix("--") {
+        Some(_) => format!("say {otherwise}"),
+        None => format!("name the library in {otherwise}"),
+    }
 }
 
 /// The loader's variable with our libraries first and what was there after them. The runtime of a sanitizer

@@ -17,6 +17,7 @@ use elbowroom_options::size::Shown;
 use elbowroom_options::{Fallback, Options, RunFacts, VARIABLE, table};
 use elbowroom_store::Inject;
 
+use crate::config;
 use crate::failure::{CANNOT_RUN, CANNOT_WORK, Failure, NOT_FOUND, USAGE, say};
 use crate::groups as spec;
 use crate::options::{self, Given};
@@ -38,9 +39,16 @@ pub struct RunArgs {
     /// The options.
     #[command(flatten)]
     given: Given,
+    /// Read options from this file, `none`: from no file [default: ~/.config/elbowroom.toml, if there is one]
+    ///
+    /// The file is TOML, with the names of options as keys, as in `memory = "512M"` and `quiet = true`. The
+    /// options of the command line and of the environment come first.
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    config: Option<OsString>,
     /// The program, looked up in PATH, and its arguments, which are passed on as they are
     // No hyphen is allowed in front: an unknown option of ours must not become the name of a program.
     #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true)]
+    #[arg(value_hint = clap::ValueHint::CommandWithArguments)]
     command: Vec<OsString>,
 }
 
@@ -51,7 +59,9 @@ SIZE is in bytes or has a unit: K, M, G, T, also written KB or KiB and so on. Al
 Exit status: the program's own; or 2 if the command line is wrong, 125 if Elbowroom cannot work here (see \
 `elbowroom doctor`), 126 if the program cannot be run or not be managed, 127 if it is not found.
 
-Environment: ELBOWROOM_PRELOAD names another preloaded library than the one beside this command.
+Environment: each option has a variable, as ELBOWROOM_SWAP_DIR for --swap-dir and ELBOWROOM_QUIET=1 for \
+--quiet. ELBOWROOM_CONFIG is for --config, and ELBOWROOM_PRELOAD names another preloaded library than the \
+one beside this command.
 
 Examples:
   elbowroom run --memory 512M -- python3 train.py
@@ -62,8 +72,8 @@ Examples:
   elbowroom run --fallback kernel -- ./program        run it in any case, managed if possible";
 
 /// Becomes the program. Returns only if that failed: writes why to standard error, and gives the exit code.
-pub fn run(args: RunArgs) -> ExitCode {
-    match start(&args) {
+pub fn run(args: &RunArgs) -> ExitCode {
+    match start(args) {
         Ok(never) => match never {},
         Err(failure) => failure.report(),
     }
@@ -73,7 +83,9 @@ pub fn run(args: RunArgs) -> ExitCode {
 enum Never {}
 
 fn start(args: &RunArgs) -> Result<Never, Failure> {
-    let given = &args.given;
+    let mut given = args.given.clone();
+    config::complete(&mut given, args.config.as_deref())?;
+    let given = &given;
     let mut options = given.options.clone();
     check(&mut options)?;
     let groups = Groups::read();

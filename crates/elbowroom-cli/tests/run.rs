@@ -410,11 +410,89 @@ fn doctor_prints_a_table_and_an_object_that_agree() {
     }
 }
 
+/// `run` shows its options, of the command line `arguments`, in a world with these variables.
+fn options_of(variables: &[(&str, &str)], arguments: &[&str]) -> Result<Options, Output> {
+    let bench = Bench::new().unwrap();
+    let show = ["--", "sh", "-c", "echo \"$ELBOWROOM_OPTIONS\""];
+    let mut command = bench.command(&[&["run"], arguments, &show].concat());
+    for name in ["HOME", "XDG_CONFIG_HOME", "ELBOWROOM_CONFIG"] {
+        command.env_remove(name);
+    }
+    let output = command.envs(variables.iter().copied()).output().unwrap();
+    match output.status.success() {
+        true => Ok(Options::parse(stdout(&output).trim_end().as_ref()).unwrap()),
+        false => Err(output),
+    }
+}
+
+#[test]
+fn the_command_line_is_before_the_environment_and_that_before_the_file() {
+    if managed_bench().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join(".config/elbowroom.toml");
+    std::fs::create_dir(dir.path().join(".config")).unwrap();
+    std::fs::write(&config, "memory = \"64M\"\nmin-size = \"2M\"\nhandlers = 2\nswap = 0\nverbose = true\n")
+        .unwrap();
+    let home = ("HOME", dir.path().to_str().unwrap());
+    let of = |variables: &[(&str, &str)], arguments: &[&str]| {
+        let options = options_of(&[&[home], variables].concat(), arguments).unwrap();
+        (options.memory_bytes >> 20, options.min_size_bytes >> 10, options.handlers)
+    };
+    assert_eq!(of(&[], &[]), (64, 2048, 2));
+    assert_eq!(of(&[("ELBOWROOM_MEMORY", "48M")], &[]), (48, 2048, 2));
+    assert_eq!(of(&[("ELBOWROOM_MEMORY", "48M")], &["-m", "32M", "--min-size=1M"]), (32, 1024, 2));
+    assert_eq!(of(&[("ELBOWROOM_HANDLERS", "")], &[]), (64, 2048, 2), "an empty variable is none");
+    let other = dir.path().join("other file");
+    std::fs::write(&other, "handlers = 3").unwrap();
+    let other = other.to_str().unwrap();
+    let small = ("ELBOWROOM_SWAP", "0");
+    assert_eq!(of(&[small], &["-m", "32M", "--config", other]), (32, 1024, 3));
+    assert_eq!(of(&[small, ("ELBOWROOM_CONFIG", other)], &["-m", "32M"]), (32, 1024, 3));
+    assert_eq!(of(&[small, ("ELBOWROOM_CONFIG", other)], &["-m", "32M", "--config", "none"]), (32, 1024, 0));
+    // What the command line says is not contradicted by the file.
+    let quiet = options_of(&[home], &["-q"]).unwrap().report;
+    assert!(quiet.quiet && !quiet.verbose);
+    let verbose = options_of(&[("ELBOWROOM_CONFIG", "none"), small], &["-m", "16M", "-v"]).unwrap().report;
+    assert!(verbose.verbose && !verbose.quiet);
+}
+
+#[test]
+fn mistakes_elsewhere_than_on_the_command_line_are_errors_of_usage() {
+    if Bench::new().is_none() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("elbowroom.toml");
+    std::fs::write(&config, "# mine\nmemory = \"64M\"\nmemroy = \"1G\"\n").unwrap();
+    let usual = ("XDG_CONFIG_HOME", dir.path().to_str().unwrap());
+    let refused = |variables: &[(&str, &str)], arguments: &[&str], said: &str| {
+        assert_refused(&options_of(variables, arguments).unwrap_err(), 2, said);
+    };
+    refused(&[usual], &[], &format!("elbowroom: {}:3: memroy: there is no such option", config.display()));
+    refused(&[("ELBOWROOM_MIN_SIZE", "x")], &[], "elbowroom: ELBOWROOM_MIN_SIZE: no number");
+    refused(&[], &["--config", "/no/such"], "elbowroom: --config: /no/such: No such file");
+    refused(&[("ELBOWROOM_CONFIG", "/no/such")], &[], "ELBOWROOM_CONFIG: /no/such: No such file");
+    std::fs::write(&config, "quiet = true\nverbose = true\n").unwrap();
+    refused(&[usual], &[], "--quiet leaves it out");
+}
+
+#[test]
+fn options_behind_the_program_are_the_programs() {
+    let Some(bench) = managed_bench() else { return };
+    let output =
+        bench.output(&["run", "-m", "32M", "-q", "-s0", "echo", "-m", "-q", "-v", "--config", "none"]);
+    assert_eq!(stdout(&output), "-m -q -v --config none\n", "{}", stderr(&output));
+}
+
 #[test]
 fn help_and_version_go_to_standard_output() {
     for (arguments, expected) in [
         (&["--help"][..], "Examples:"),
-        (&["--version"], "elbowroom "),
+        (&["--version"], concat!("elbowroom ", env!("CARGO_PKG_VERSION"), " (commit ")),
+        (&["version"], "\nclap 4."),
+        (&["version"], "Licence: MIT OR Apache-2.0\n"),
         (&["run", "--help"], "240 * 1048576"),
         (&["run", "--help"], "--contention"),
     ] {
@@ -428,7 +506,7 @@ fn help_and_version_go_to_standard_output() {
 #[test]
 fn help_that_cannot_be_printed_is_a_failure() {
     let full = || std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
-    for arguments in [&["--help"][..], &["--version"], &["run", "--help"]] {
+    for arguments in [&["--help"][..], &["--version"], &["version"], &["run", "--help"]] {
         let output = Command::new(ELBOWROOM).args(arguments).stdout(full()).output().unwrap();
         assert_eq!(output.status.code(), Some(1), "{arguments:?}");
         let said = String::from_utf8_lossy(&output.stderr).into_owned();
