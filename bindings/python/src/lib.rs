@@ -106,6 +106,7 @@ fn capacity(py: Python<'_>) -> PyResult<(u64, u64, PathBuf)> {
 fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
     fork::register();
     module.add_class::<group::Group>()?;
+    module.add_class::<mapping::Hold>()?;
     module.add_class::<mapping::Mapping>()?;
     module.add_function(wrap_pyfunction!(parse_size_for_python, module)?)?;
     module.add_function(wrap_pyfunction!(configure, module)?)?;

@@ -43,8 +43,58 @@ impl Mapping {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn begin_view(&self) -> PyResult<()> {
+        // With the lock, so that nobody closes it meanwhile.
+        let held = self.lock();
+        if held.is_none() {
+            return Err(PyValueError::new_err("the mapping is closed"));
+        }
+        self.views.fetch_add(1, Ordering::AcqRel);
+        Ok(())
+    }
+
+    fn end_view(&self) {
+        self.views.fetch_sub(1, Ordering::AcqRel);
+    }
+
+    /// Describes the bytes to the interpreter.
+    ///
+    /// # Safety
+    /// `view` can be filled. `owner`, or the view, keeps the mapping from being closed as long as it lives.
+    unsafe fn fill(&self, owner: &Bound<'_, PyAny>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let readonly = c_int::from(self.mode == Mode::Read);
+        let (first, len) = (self.first as *mut c_void, self.len as ffi::Py_ssize_t);
+        // SAFETY: the caller's promise.
+        match unsafe { ffi::PyBuffer_FillInfo(view, owner.as_ptr(), first, len, readonly, flags) } {
+            0 => Ok(()),
+            _ => Err(PyErr::fetch(owner.py())),
+        }
+    }
+
     fn held(&self) -> PyResult<Arc<Held>> {
         self.lock().clone().ok_or_else(|| PyValueError::new_err("the mapping is closed"))
+    }
+}
+
+/// What the arrays of a mapping are made of. An array gives the buffer that it is made of back at once, and
+/// keeps only its owner: so the owner counts as a view as long as it lives.
+#[pyclass(frozen, module = "elbowroom._elbowroom")]
+pub struct Hold {
+    mapping: Py<Mapping>,
+}
+
+#[pymethods]
+impl Hold {
+    unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
+        let mapping = slf.get().mapping.get();
+        // SAFETY: the interpreter passes a `Py_buffer` to fill. The view refers to this object, which counts.
+        unsafe { mapping.fill(slf.as_any(), view, flags) }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.mapping.get().end_view();
     }
 }
 
@@ -182,24 +232,22 @@ impl Mapping {
         Ok(())
     }
 
+    /// A buffer of the same bytes that keeps the mapping from being closed as long as it lives.
+    fn hold(slf: Bound<'_, Self>) -> PyResult<Hold> {
+        slf.get().begin_view()?;
+        Ok(Hold { mapping: slf.unbind() })
+    }
+
     unsafe fn __getbuffer__(slf: Bound<'_, Self>, view: *mut ffi::Py_buffer, flags: c_int) -> PyResult<()> {
         let this = slf.get();
-        this.held()?;
-        this.views.fetch_add(1, Ordering::AcqRel);
-        let readonly = c_int::from(this.mode == Mode::Read);
-        let (first, len) = (this.first as *mut c_void, this.len as ffi::Py_ssize_t);
-        // SAFETY: the interpreter passes a `Py_buffer` to fill. The bytes stay mapped while the view, which
-        // refers to this object and is counted, lives.
-        let filled = unsafe { ffi::PyBuffer_FillInfo(view, slf.as_ptr(), first, len, readonly, flags) };
-        if filled != 0 {
-            this.views.fetch_sub(1, Ordering::AcqRel);
-            return Err(PyErr::fetch(slf.py()));
-        }
-        Ok(())
+        this.begin_view()?;
+        // SAFETY: the interpreter passes a `Py_buffer` to fill. The view refers to this object, and counts.
+        let filled = unsafe { this.fill(slf.as_any(), view, flags) };
+        filled.inspect_err(|_| this.end_view())
     }
 
     unsafe fn __releasebuffer__(&self, _view: *mut ffi::Py_buffer) {
-        self.views.fetch_sub(1, Ordering::AcqRel);
+        self.end_view();
     }
 }
 

@@ -1,4 +1,4 @@
-"""Random operations on elbowroom.memmap beside numpy.memmap: the same bytes and shapes, and the same errors."""
+"""Random operations on elbowroom.memmap beside numpy.memmap: the same bytes, shapes and classes."""
 
 import gc
 import os

@@ -18,8 +18,11 @@ from ._files import MODES, map_file, open_file
 
 def _shape_of(shape):
     """A shape as a tuple of whole numbers."""
-    if not isinstance(shape, (tuple, list)):
-        shape = (shape,)
+    try:
+        return (operator.index(shape),)
+    except TypeError:
+        # More than one number.
+        pass
     return tuple(operator.index(length) for length in shape)
 
 
@@ -103,7 +106,7 @@ class memmap(np.memmap):
             start = offset if length else min(offset, size - 1)
             mapping = map_file(file, max(length, 1), start, mode, memory, sharing, 2)
             self = np.ndarray.__new__(
-                subtype, shape, dtype, memoryview(mapping), offset=offset - start, order=order
+                subtype, shape, dtype, mapping.hold(), offset=offset - start, order=order
             )
             self._mmap = mapping
             self.offset = offset
@@ -144,7 +147,8 @@ class memmap(np.memmap):
     def _part(self):
         """The bytes of the mapping that the array may use: the first one and how many; None: none."""
         mapping = self._mmap
-        if mapping is None or mapping.closed:
+        # An array of nothing has no address.
+        if mapping is None or mapping.closed or self.size == 0:
             return None
         first, end = byte_bounds(self)
         first, length = first - mapping.address, end - first
@@ -168,17 +172,11 @@ def _map_again(subtype, filename, mode, dtype, shape, strides, where):
     """Unpickles a memmap. `where`: the first byte in the file, how many, and where in them element 0 is."""
     start, length, inside = where
     with open_file(filename, mode) as file:
-        size = os.fstat(file.fileno()).st_size
-        if size < start + length or size == 0:
-            end = start + length
+        size, end = os.fstat(file.fileno()).st_size, start + length
+        if size < end:
             raise ValueError(f"{filename!r} has become shorter: {size} bytes, and the array ends at {end}")
-        at = min(start, size - 1)
-        mapping = map_file(file, max(length, 1), at, mode, None, None, 2)
-    buffer = memoryview(mapping)
-    if length == 0:
-        self = np.ndarray.__new__(subtype, shape, dtype, buffer, offset=start - at)
-    else:
-        self = np.ndarray.__new__(subtype, shape, dtype, buffer, offset=inside, strides=strides)
+        mapping = map_file(file, length, start, mode, None, None, 2)
+    self = np.ndarray.__new__(subtype, shape, dtype, mapping.hold(), offset=inside, strides=strides)
     self._mmap, self.offset, self.mode, self.filename = mapping, start + inside, mode, filename
     return self
 
@@ -187,8 +185,8 @@ def zeros(shape, dtype=float, order="C", *, memory=None, swap=None):
     """An array of zeros that may be larger than memory: as numpy.zeros, with a budget.
 
     `memory`: what it may have in memory; without it, it shares the budget of the `with er.budget` that it is
-    made in, or the default one. `swap`: what of it may be in the swap file beside that; four times the
-    memory, or what the disk has room for, by default. MemoryError: the array does not fit into memory and swap.
+    made in, or the default one. `swap`: what of it may be in the swap file beside that; four times the memory,
+    or what the disk has room for, by default. MemoryError: the array does not fit into both.
     """
     dtype, shape = np.dtype(dtype), _shape_of(shape)
     if dtype.hasobject:
@@ -199,7 +197,7 @@ def zeros(shape, dtype=float, order="C", *, memory=None, swap=None):
     if length > 1 << 46:
         raise MemoryError(f"{length} bytes are more than a process can have")
     mapping = _elbowroom.Mapping.of_memory(length, _budget.group_for(memory, swap))
-    return np.ndarray(shape, dtype, memoryview(mapping), order=order)
+    return np.ndarray(shape, dtype, mapping.hold(), order=order)
 
 
 def empty(shape, dtype=float, order="C", *, memory=None, swap=None):
