@@ -114,6 +114,7 @@ fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(flush_all, module)?)?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(capacity, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("StartError", module.py().get_type::<errors::StartError>())?;
     Ok(())
 }

@@ -31,6 +31,25 @@ def test_nothing_starts_before_the_first_mapping(run_python):
     assert run_python(program(text)).stdout == "good\n"
 
 
+def test_the_process_has_no_more_in_memory_than_its_budget(run_python, path):
+    np.arange(64 * MIB, dtype="u4").tofile(path)
+    text = """
+    def most():
+        lines = [line for line in open("/proc/self/status") if line.startswith("VmHWM:")]
+        return int(lines[0].split()[1]) << 10
+
+    before = most()
+    a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="32MiB")
+    assert int(a.sum(dtype="u8")) == sum(range(64 << 20))
+    z = er.zeros(200 << 20, "u1", memory="32MiB", swap="512MiB")
+    z[:] = 7
+    assert z.sum(dtype="u8") == 7 * z.nbytes
+    print((most() - before) >> 20)
+    """
+    # Two budgets of 32 MiB, threads, and what describes pages; the data is 456 MiB.
+    assert int(run_python(program(text), path).stdout) < 64 + 40
+
+
 def test_descriptors_of_the_manager_are_not_the_programs(run_python, path):
     np.arange(MIB, dtype="u4").tofile(path)
     text = """

@@ -11,12 +11,11 @@ Sizes are whole numbers of bytes or texts such as "2GiB", "2G" or "512M"; all un
 
 from ._arrays import empty, memmap, zeros
 from ._budget import UnmanagedWarning, budget, configure, default_budget, stats
-from ._elbowroom import Mapping, StartError
+from ._elbowroom import Mapping, StartError, __version__
 from ._files import open
 
-__version__ = "0.1.0"
-
 __all__ = [
+    "__version__",
     "Mapping",
     "StartError",
     "UnmanagedWarning",

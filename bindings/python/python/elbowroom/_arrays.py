@@ -185,8 +185,8 @@ def zeros(shape, dtype=float, order="C", *, memory=None, swap=None):
     """An array of zeros that may be larger than memory: as numpy.zeros, with a budget.
 
     `memory`: what it may have in memory; without it, it shares the budget of the `with er.budget` that it is
-    made in, or the default one. `swap`: what of it may be in the swap file beside that; four times the memory,
-    or what the disk has room for, by default. MemoryError: the array does not fit into both.
+    made in, or the default one. `swap`: what of it may be in the swap file beside that; four times the
+    memory, or what the disk has room for, by default. MemoryError: the array does not fit into both.
     """
     dtype, shape = np.dtype(dtype), _shape_of(shape)
     if dtype.hasobject:
