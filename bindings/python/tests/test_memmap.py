@@ -173,6 +173,15 @@ def test_a_file_that_another_process_uses_is_left_to_the_kernel_and_said(path):
     a[0] = 5
     a.flush()
     assert np.fromfile(path, "u4", 1)[0] == 5
+    del a, said
+    gc.collect()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        a = er.memmap(path, dtype="u4", mode="r+", sharing="trust")
+    assert a.managed
+    a[1] = 6
+    a.flush()
+    assert np.fromfile(path, "u4", 2).tolist() == [5, 6]
     other.communicate(b"\n")
     del a
 
