@@ -10,11 +10,18 @@ use pyo3::prelude::*;
 use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
 
 /// The least limit of a budget, in bytes: what a few accesses at a time need.
 const LEAST_LIMIT: u64 = 1 << 20;
 /// The default swap of a budget is so many times its limit.
 const SWAP_TIMES: u64 = 4;
+
+/// How long a lower limit waits until enough is reclaimed, and the time between two attempts. Pages that a
+/// fork shares, or that are being written, go a moment later.
+const RECLAIM_BOUND: Duration = Duration::from_secs(2);
+const RECLAIM_PAUSE: Duration = Duration::from_millis(10);
 
 /// A group of the manager. Removed when the last budget, mapping and inner group of it is gone.
 pub struct Budget {
@@ -180,7 +187,16 @@ impl Group {
         let house = house::house(py)?;
         let (id, limits) = (budget.id, Budget::limits(limit, budget.swap));
         budget.limit.store(limit, Ordering::Relaxed);
-        match house.ask(py, move |house| house.manager.groups().set_limits(id, &limits))? {
+        let set = move |house: &'static House| {
+            let deadline = Instant::now() + RECLAIM_BOUND;
+            loop {
+                match house.manager.groups().set_limits(id, &limits) {
+                    Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(RECLAIM_PAUSE),
+                    set => return set,
+                }
+            }
+        };
+        match house.ask(py, set)? {
             Ok(()) => Ok(()),
             Err(Errno::BUSY) => Err(errors::of(
                 Errno::BUSY,
