@@ -6,7 +6,7 @@ use pyo3::{PyErr, create_exception};
 use std::io;
 
 create_exception!(
-    _elbowroom,
+    elbowroom,
     StartError,
     PyOSError,
     "The manager cannot start on this machine; the text says what is missing, and what to do."
