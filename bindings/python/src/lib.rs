@@ -1,0 +1,120 @@
+//! The extension module `elbowroom._elbowroom`: mappings of a manager as buffers of Python.
+//!
+//! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `house` has the
+//! manager of the process and the threads that call it, `held` a mapping and how it is made and given up,
+//! `mapping` and `group` the classes, `fork` what the two processes of a fork do, `file_table` the
+//! descriptors of the threads, `errors` how errors become exceptions.
+//!
+//! The floors, arrows down only: classes (`mapping`, `group`) > `held` > `fork` > `house` > `file_table`,
+//! `errors`.
+
+mod errors;
+mod file_table;
+mod fork;
+mod group;
+mod held;
+mod house;
+mod mapping;
+
+use crate::house::Settings;
+use elbowroom_options::size;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBool, PyFloat, PyString};
+use std::path::PathBuf;
+
+/// A size as users write it: a whole number of bytes, or a text such as "2GiB", "512M", "1.5 GB".
+pub(crate) fn parse_size(size: &Bound<'_, PyAny>) -> PyResult<u64> {
+    if let Ok(text) = size.cast::<PyString>() {
+        let text = text.to_string();
+        return size::parse(&text).map_err(|error| PyValueError::new_err(format!("size {text:?}: {error}")));
+    }
+    if size.is_instance_of::<PyBool>() || size.is_instance_of::<PyFloat>() {
+        return Err(PyTypeError::new_err("a size is a whole number of bytes, or a text such as '2GiB'"));
+    }
+    match size.call_method0("__index__") {
+        Ok(number) => number
+            .extract()
+            .map_err(|_| PyValueError::new_err(format!("a size is from 0 to 2**64 - 1 bytes, not {number}"))),
+        Err(_) => {
+            Err(PyTypeError::new_err("a size is a whole number of bytes, or a text such as '2GiB' or '512M'"))
+        }
+    }
+}
+
+/// Reads a size; returns bytes.
+#[pyfunction(name = "parse_size")]
+fn parse_size_for_python(size: &Bound<'_, PyAny>) -> PyResult<u64> {
+    parse_size(size)
+}
+
+/// Chooses what the manager of the process is started with, before the first mapping starts it.
+///
+/// `memory`, `swap`: what all budgets together may have, in bytes. `swap_dir`: where the swap file is made.
+/// `inject`: faults for tests, in the grammar of `elbowroom_store::Inject`.
+#[pyfunction]
+#[pyo3(signature = (memory=None, swap=None, swap_dir=None, inject=None))]
+fn configure(
+    memory: Option<&Bound<'_, PyAny>>,
+    swap: Option<&Bound<'_, PyAny>>,
+    swap_dir: Option<PathBuf>,
+    inject: Option<String>,
+) -> PyResult<()> {
+    let memory = memory.map(parse_size).transpose()?;
+    let swap = swap.map(parse_size).transpose()?;
+    if house::started().is_some() {
+        return Err(PyRuntimeError::new_err(
+            "the manager runs already: call elbowroom.configure before the first array is made",
+        ));
+    }
+    house::configure(Settings { memory, swap, swap_dir, inject });
+    Ok(())
+}
+
+/// The statistics of the whole process, as a JSON object; `None`: nothing was mapped yet.
+#[pyfunction]
+fn stats(py: Python<'_>) -> PyResult<Option<String>> {
+    let Some(house) = house::started() else { return Ok(None) };
+    let stats = house.ask(py, |house| serde_json::to_string(&house.manager.stats()))?;
+    stats.map(Some).map_err(|error| PyRuntimeError::new_err(error.to_string()))
+}
+
+/// Writes all changed pages of all files to them.
+#[pyfunction]
+fn flush_all(py: Python<'_>) -> PyResult<()> {
+    let Some(house) = house::started() else { return Ok(()) };
+    house
+        .ask(py, |house| house.manager.flush_all())?
+        .map_err(|errno| errors::of(errno, "cannot write a file back"))
+}
+
+/// Makes the file that `fd` has open `length` bytes long.
+#[pyfunction]
+fn resize(py: Python<'_>, fd: i32, length: u64) -> PyResult<()> {
+    held::resize(py, fd, length)
+}
+
+/// What all budgets together can have: bytes of memory, bytes of swap, and the directory of the swap file.
+/// Starts the manager.
+#[pyfunction]
+fn capacity(py: Python<'_>) -> PyResult<(u64, u64, PathBuf)> {
+    let capacity = &house::house(py)?.capacity;
+    Ok((capacity.memory, capacity.swap, capacity.swap_dir.clone()))
+}
+
+#[pymodule]
+fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    fork::register();
+    module.add_class::<group::Group>()?;
+    module.add_class::<mapping::Hold>()?;
+    module.add_class::<mapping::Mapping>()?;
+    module.add_function(wrap_pyfunction!(parse_size_for_python, module)?)?;
+    module.add_function(wrap_pyfunction!(configure, module)?)?;
+    module.add_function(wrap_pyfunction!(stats, module)?)?;
+    module.add_function(wrap_pyfunction!(flush_all, module)?)?;
+    module.add_function(wrap_pyfunction!(resize, module)?)?;
+    module.add_function(wrap_pyfunction!(capacity, module)?)?;
+    module.add("__version__", env!("CARGO_PKG_VERSION"))?;
+    module.add("StartError", module.py().get_type::<errors::StartError>())?;
+    Ok(())
+}
