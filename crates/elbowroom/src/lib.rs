@@ -50,8 +50,8 @@ pub use error::{OpenError, StartError};
 #[cfg(not(shuttle))]
 pub use forking::Inheritance;
 pub use group::{
-    GroupId, GroupStats, KindStats, LimitKey, Limits, Pressure, PressureUse, StallExtent, StallKind,
-    StallKinds, StallSource, StallTime, SwapStats, Trigger, Watch,
+    GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
+    StallSource, StallTime, SwapStats, Trigger, Watch,
 };
 pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
@@ -59,9 +59,9 @@ pub use platform::{Host, Platform, Soft};
 #[cfg(not(shuttle))]
 pub use process_tree::ShownAlone;
 pub use process_tree::{
-    GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LargeProcess, LargestProcesses, Member,
-    Others, OwnGroups, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree, ProcessUse, RunTotals,
-    StallAverages, StalledFor, TreeLimits, TreeSnapshot,
+    GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LargeProcess, LargestProcesses, LimitKey,
+    Member, Others, OwnGroups, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree, ProcessUse,
+    RunTotals, StallAverages, StalledFor, TreeLimits, TreeSnapshot,
 };
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,

@@ -132,7 +132,9 @@ impl Change {
             [To(limit @ (High | Min | SwapMax | MemorySwapMax | Dirty | Swappiness), _)]
             | [Id(_), To(limit @ (High | Min | SwapMax | MemorySwapMax | Dirty | Swappiness), _)] => {
                 let (limit, value) = (limit.name(), if *limit == Swappiness { "NUMBER" } else { "SIZE" });
-                wrong(format!("{limit} is of a group: name it, as in `elbowroom ctl set cache {limit}={value}`"))
+                wrong(format!(
+                    "{limit} is of a group: name it, as in `elbowroom ctl set cache {limit}={value}`"
+                ))
             }
             _ => wrong(
                 "say `elbowroom ctl set [RUN] max=SIZE`, `elbowroom ctl set PID low=SIZE`, or `elbowroom ctl \

@@ -58,11 +58,11 @@ fn mistakes_name_the_key_and_say_what_it_may_be() {
         ("group:root", "group.root: root is the group above all others: its limit is --memory, or --each"),
         (
             "group:a.max",
-            "group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty, swappiness are the names of limits: \
-             give the group another name",
+            "group.a.max: min, low, high, max, swap-max, memory-swap-max, dirty, swappiness are the names of \
+             limits: give the group another name",
         ),
         ("group:a:swap-max:-1", "group.a.swap-max: a size cannot be below 0: write 1"),
-        ("group:a:swappiness:201", "group.a.swappiness: it must be at most 200"),
+        ("group:a:swappiness:201", "group.a.swappiness: '201' is not a whole number from 0 to 200"),
         ("group:a:dirty:1000K", "group.a.dirty: it must be at least 1M"),
         ("group:a:memory-swap-max:1000K", "group.a.memory-swap-max: it must be at least 1M"),
         ("group:a:memory-swap-max:3M:max:4M", "group.a.memory-swap-max: 3M is less than max, 4M"),

@@ -4,6 +4,7 @@
 
 use crate::ablation::Tuning;
 use crate::config::Config;
+use crate::process_tree::LimitKey;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
@@ -64,55 +65,6 @@ impl Default for Limits {
             memory_swap_max: none,
             dirty: none,
             swappiness: SWAPPINESS,
-        }
-    }
-}
-
-/// One of the [`Limits`], by its name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum LimitKey {
-    /// [`Limits::max`].
-    Max,
-    /// [`Limits::high`].
-    High,
-    /// [`Limits::low`].
-    Low,
-    /// [`Limits::min`].
-    Min,
-    /// [`Limits::swap_max`].
-    SwapMax,
-    /// [`Limits::memory_swap_max`].
-    MemorySwapMax,
-    /// [`Limits::dirty`].
-    Dirty,
-    /// [`Limits::swappiness`].
-    Swappiness,
-}
-
-impl LimitKey {
-    /// All keys.
-    pub const ALL: [Self; 8] = [
-        Self::Max,
-        Self::High,
-        Self::Low,
-        Self::Min,
-        Self::SwapMax,
-        Self::MemorySwapMax,
-        Self::Dirty,
-        Self::Swappiness,
-    ];
-
-    /// The name in a file of groups.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Max => "max",
-            Self::High => "high",
-            Self::Low => "low",
-            Self::Min => "min",
-            Self::SwapMax => "swap-max",
-            Self::MemorySwapMax => "memory-swap-max",
-            Self::Dirty => "dirty",
-            Self::Swappiness => "swappiness",
         }
     }
 }

@@ -25,7 +25,7 @@ mod tests;
 mod tree;
 
 use self::charge::{NearMax, Stock};
-pub use self::limits::{DirtyLimits, LimitKey, Limits};
+pub use self::limits::{DirtyLimits, Limits};
 pub use self::pressure::{
     Pressure, PressureUse, StallExtent, StallKind, StallKinds, StallSource, StallTime, Trigger, Watch,
 };

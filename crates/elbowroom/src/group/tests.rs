@@ -3,6 +3,7 @@
 use super::tree::State;
 use super::*;
 use crate::config::MAX_GROUPS;
+use crate::process_tree::LimitKey;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 use elbowroom_machine::{Access, Errno, PAGE_SIZE, Wake};
 use elbowroom_sync::LockStats;

@@ -43,12 +43,14 @@ impl Default for OfThread {
 
 /// The batches of all threads.
 #[derive(Default)]
-pub(super) struct Additions(PerThread<OfThread>);
+pub(super) struct Additions {
+    threads: PerThread<OfThread>,
+}
 
 impl Additions {
     /// Adds to the calling thread's batch, and lists the batch if it is full.
     pub(super) fn add(&self, addition: Addition, list_all: impl FnOnce(&mut Vec<Addition>)) {
-        let mut batch = self.0.mine().0.lock();
+        let mut batch = self.threads.mine().0.lock();
         batch.pages = batch.pages.saturating_add(addition.pages);
         batch.additions.push(addition);
         if batch.additions.len() >= BATCH_FOLIOS || batch.pages >= BATCH_PAGES {
@@ -60,7 +62,7 @@ impl Additions {
     /// Lists all batches; `false`: they were empty.
     pub(super) fn drain(&self, mut list_all: impl FnMut(&mut Vec<Addition>)) -> bool {
         let mut any = false;
-        for thread in self.0.all() {
+        for thread in self.threads.all() {
             let mut batch = thread.0.lock();
             if !batch.additions.is_empty() {
                 batch.pages = 0;

@@ -8,15 +8,13 @@
 mod tests;
 
 use crate::config::{DELAY, GIVE_BOUND};
-use crate::group::{
-    GroupEvent, GroupId, GroupStats, LimitKey, PressureUse, StallKinds, StallSource, StallTime,
-};
+use crate::group::{GroupEvent, GroupId, GroupStats, PressureUse, StallKinds, StallSource, StallTime};
 use crate::page::Ready;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::process_tree::{
-    GroupRequest, GroupUse, Member, ProcessGauges, ProcessPressure, ProcessUse, Progress, StallAverages,
-    StalledFor,
+    GroupRequest, GroupUse, LimitKey, Member, ProcessGauges, ProcessPressure, ProcessUse, Progress,
+    StallAverages, StalledFor,
 };
 use crate::quiet::Rester;
 use crate::reclaim::Target;

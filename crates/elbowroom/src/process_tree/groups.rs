@@ -12,7 +12,6 @@
 use super::gauges::StallAverages;
 use super::table::ProcessTree;
 use super::table::{GROUP_ROWS, group, head, row};
-use crate::group::LimitKey;
 use elbowroom_machine::{boot_time, process_exists};
 use elbowroom_sync::OnceLock;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
@@ -127,6 +126,55 @@ pub struct GroupRow {
     /// The number of its row, and the row's owner, for [`GroupTable::request`].
     pub(super) at: usize,
     pub(super) owner: u64,
+}
+
+/// One of the [`Limits`](crate::Limits) of a group, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LimitKey {
+    /// [`Limits::max`](crate::Limits::max).
+    Max,
+    /// [`Limits::high`](crate::Limits::high).
+    High,
+    /// [`Limits::low`](crate::Limits::low).
+    Low,
+    /// [`Limits::min`](crate::Limits::min).
+    Min,
+    /// [`Limits::swap_max`](crate::Limits::swap_max).
+    SwapMax,
+    /// [`Limits::memory_swap_max`](crate::Limits::memory_swap_max).
+    MemorySwapMax,
+    /// [`Limits::dirty`](crate::Limits::dirty).
+    Dirty,
+    /// [`Limits::swappiness`](crate::Limits::swappiness).
+    Swappiness,
+}
+
+impl LimitKey {
+    /// All keys.
+    pub const ALL: [Self; 8] = [
+        Self::Max,
+        Self::High,
+        Self::Low,
+        Self::Min,
+        Self::SwapMax,
+        Self::MemorySwapMax,
+        Self::Dirty,
+        Self::Swappiness,
+    ];
+
+    /// The name in a file of groups.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Max => "max",
+            Self::High => "high",
+            Self::Low => "low",
+            Self::Min => "min",
+            Self::SwapMax => "swap-max",
+            Self::MemorySwapMax => "memory-swap-max",
+            Self::Dirty => "dirty",
+            Self::Swappiness => "swappiness",
+        }
+    }
 }
 
 /// A request for a group. Sizes are in bytes.

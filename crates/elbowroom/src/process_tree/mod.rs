@@ -31,7 +31,7 @@ pub(crate) use choice::{BLOCK, KEPT};
 pub use ended::{LargeProcess, LargestProcesses};
 pub use gauges::{ProcessGauges, ProcessPressure, StallAverages, StalledFor};
 pub(crate) use groups::Progress;
-pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, OwnGroups};
+pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LimitKey, OwnGroups};
 pub use member::{Member, Others};
 pub use table::ProcessTree;
 pub use view::{ProcessRow, ProcessUse, RunTotals, TreeLimits, TreeSnapshot};

@@ -1,7 +1,6 @@
 //! The table with threads, and with processes that are killed.
 
 use super::*;
-use crate::group::LimitKey;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};

@@ -21,6 +21,7 @@ use elbowroom_sync::Arc;
 use elbowroom_sync::epoch::Slot;
 use elbowroom_sync::time::Duration;
 use std::iter;
+use std::slice::from_ref;
 
 /// What became of a folio that was to go out.
 pub(crate) enum Out {
@@ -67,19 +68,12 @@ impl<P: Platform> Reclaim<P> {
     /// Frees a folio of anonymous memory that is in no space any more, and home.
     pub(crate) fn free_own(&self, folio: LockedFolio<'_>) {
         folio.state.set(Flag::Dead);
-        self.unlist_own(&folio);
+        self.unlist_own(from_ref(folio.arc()));
         self.free_folio(folio);
     }
 
-    /// Takes a dead folio of anonymous memory out of its list.
-    pub(crate) fn unlist_own(&self, folio: &Folio) {
-        if self.swap.is_on() {
-            self.lists.remove(folio);
-        }
-    }
-
-    /// [`Reclaim::unlist_own`] of several folios.
-    pub(crate) fn unlist_all_own(&self, folios: &[Arc<Folio>]) {
+    /// Takes dead folios of anonymous memory out of their lists.
+    pub(crate) fn unlist_own(&self, folios: &[Arc<Folio>]) {
         if self.swap.is_on() {
             self.lists.remove_all(folios);
         }
@@ -148,7 +142,7 @@ impl<P: Platform> Reclaim<P> {
     fn note_split(&self, large: &LockedFolio<'_>) {
         large.state.set(Flag::Dead);
         self.groups.folios.remove();
-        self.unlist_own(large);
+        self.unlist_own(from_ref(large.arc()));
         if large.order == HUGE_ORDER {
             self.counters.add(Event::HugeSplits, 1);
         }

@@ -11,6 +11,7 @@ use crate::vma::Mm;
 use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
+use std::slice::from_ref;
 
 /// How long one call waits, in all, for pages that were mapped less than [`FRESH`] ago. Then it skips such
 /// pages.
@@ -48,7 +49,7 @@ impl<P: Platform> Spaces<P> {
             }
             let listed = folio.arc().clone();
             match self.swap_out(folio, &mut to_file) {
-                Out::Gone(_) => self.unlist_own(&listed),
+                Out::Gone(_) => self.unlist_own(from_ref(&listed)),
                 Out::ToFile(folio) => to_file.push(folio),
                 Out::NoRoom(_) => break,
             }

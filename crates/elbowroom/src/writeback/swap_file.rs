@@ -226,7 +226,7 @@ impl<P: Platform> Writeback<P> {
             gone.extend(self.end_swap_out(folio, &positions[pages.clone()], &sums[pages], all));
         }
         // Together, so that the lock of the lists is taken once. Until then reclaim finds dead folios there.
-        self.unlist_all_own(&gone);
+        self.unlist_own(&gone);
     }
 
     /// Writes pages to those of the file from `position` on.
