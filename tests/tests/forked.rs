@@ -36,12 +36,12 @@ fn whole(outcome: Outcome) -> Outcome {
 fn both_check_and_change_all_pages(variant: Variant) {
     forked(variant, "both", "256M", &[]);
 }
-behaviour!(both_check_and_change_all_pages: m16, copy, threads);
+behaviour!(both_check_and_change_all_pages: m16, copy);
 
 fn ten_deep(variant: Variant) {
     forked(variant, "deep", "256M", &[]);
 }
-behaviour!(ten_deep: m16, copy, threads);
+behaviour!(ten_deep: m16, threads);
 
 fn other_threads_store_while_one_forks(variant: Variant) {
     forked(variant, "threads", "256M", &[]);
@@ -237,7 +237,7 @@ behaviour!(children_beside_reads_under_way: m16, copy, threads);
 fn children_of_a_server(variant: Variant) {
     forked(variant, "prefork", "256M", &[]);
 }
-behaviour!(children_of_a_server: m16, copy, threads);
+behaviour!(children_of_a_server: m16, copy);
 
 #[test]
 fn shells_are_started() {

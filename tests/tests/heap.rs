@@ -33,7 +33,7 @@ fn was_out(outcome: &Outcome) {
 fn blocks(variant: Variant) {
     was_out(&heap(variant, "blocks", "160"));
 }
-behaviour!(blocks: m16, m64, copy, threads);
+behaviour!(blocks: m64, copy, threads);
 
 fn storm(variant: Variant) {
     heap(variant, "storm", "160");
@@ -99,7 +99,7 @@ fn allocator_of_the_program(variant: Variant, library: &str, package: &str, part
 fn jemalloc(variant: Variant) {
     allocator_of_the_program(variant, "libjemalloc.so.2", "libjemalloc2", &["small", "storm"]);
 }
-behaviour!(jemalloc: m16, threads);
+behaviour!(jemalloc: m16);
 
 /// It aligns some blocks less than they should be, so that the other parts fail plainly, too.
 fn mimalloc(variant: Variant) {

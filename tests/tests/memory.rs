@@ -34,7 +34,7 @@ behaviour!(arrays: m16, m64, copy, threads);
 fn limited(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "limited", "96"));
 }
-behaviour!(limited: m16, copy, threads);
+behaviour!(limited: m16, threads);
 
 /// Nor if it is there before the swap file.
 fn limited_first(variant: Variant) {
@@ -164,7 +164,7 @@ behaviour!(end_of_the_addresses: m16, m64, copy);
 fn other_threads_map_while_one_forks(variant: Variant) {
     memory(&Scratch::new(), variant, "churn", "4");
 }
-behaviour!(other_threads_map_while_one_forks: m16, m64, copy, threads);
+behaviour!(other_threads_map_while_one_forks: m16, copy);
 
 /// With `--fork kernel` all memory goes to the kernel around a fork, and the children's is not managed.
 #[test]
@@ -181,7 +181,7 @@ fn forks(variant: Variant) {
     let outcome = memory(&Scratch::new(), variant, "forks", &mib);
     assert_eq!(outcome.stat("forked_unmanaged"), 0, "{}", outcome.report());
 }
-behaviour!(forks: m16, m64, copy);
+behaviour!(forks: m64, copy);
 
 /// Nothing that is asked for here makes the memory the kernel's, or cuts it in two.
 fn mixed(variant: Variant) {
