@@ -29,9 +29,13 @@ const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
 pub struct NearMax(AtomicUsize);
 
 impl NearMax {
-    fn note(&self, index: usize) {
-        if self.0.load(Ordering::Relaxed) != index {
-            self.0.store(index, Ordering::Relaxed);
+    /// Notes a group, or one above it, if it is close to its `max`.
+    fn note(&self, groups: &Groups, index: usize) {
+        let is_near = |above: &usize| groups.at(*above).beyond_mark(1) > 0;
+        if let Some(near) = groups.lineage(index).find(is_near)
+            && self.0.load(Ordering::Relaxed) != near
+        {
+            self.0.store(near, Ordering::Relaxed);
         }
     }
 
@@ -40,10 +44,23 @@ impl NearMax {
         self.0.load(Ordering::Relaxed) != GroupId::ROOT.index()
     }
 
-    /// The index of that group in the table of groups. It is forgotten. `None`: none came close.
-    fn take(&self) -> Option<usize> {
+    /// A group that came close to its `max`, and how many of its pages are to be freed ahead of need. It is
+    /// told of once. `now`: the time, from any fixed moment on. Linux: the watermarks of `kswapd`.
+    pub fn take(&self, groups: &Groups, now: Duration) -> Option<(GroupId, u64)> {
         let index = self.0.swap(GroupId::ROOT.index(), Ordering::Relaxed);
-        (index != GroupId::ROOT.index()).then_some(index)
+        if index == GroupId::ROOT.index() {
+            return None;
+        }
+        groups.at(index).look_ahead(now);
+        let group = groups.id(index);
+        Some((group, self.beyond(groups, group)))
+    }
+
+    /// How many pages of a group are to be freed until it is as far from its `max` as [`NearMax::take`]
+    /// wants.
+    pub fn beyond(&self, groups: &Groups, group: GroupId) -> u64 {
+        let near = groups.of(group);
+        if near.usage.ahead.load(Ordering::Relaxed) == 0 { 0 } else { near.beyond_mark(2) }
     }
 }
 
@@ -184,8 +201,8 @@ enum Refused {
 }
 
 impl Group {
-    /// How many pages the group uses beyond its mark: below its `max` by a stock, and so many times what is freed
-    /// ahead. 0, if it has no `max`.
+    /// How many pages the group uses beyond its mark: below its `max` by a stock, and so many times what is
+    /// freed ahead. 0, if it has no `max`.
     fn beyond_mark(&self, times: u64) -> u64 {
         match self.limits.max() {
             UNLIMITED => 0,
@@ -255,42 +272,18 @@ impl Groups {
     fn take_use(&self, of: (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
-            self.note_near(of.0);
+            self.near_max.note(self, of.0);
             self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
         match self.try_take(of, purpose, pages) {
             Err(Refused::Over(over) | Refused::OverBoth(over)) => {
-                self.note_near(of.0);
+                self.near_max.note(self, of.0);
                 self.drain(over);
                 self.try_take(of, purpose, pages)
             }
             other => other,
         }
-    }
-
-    /// Notes a group, or one above it, that is close to its `max`.
-    fn note_near(&self, index: usize) {
-        let is_near = |above: &usize| self.at(*above).beyond_mark(1) > 0;
-        if let Some(near) = self.lineage(index).find(is_near) {
-            self.near_max.note(near);
-        }
-    }
-
-    /// A group that came close to its `max`, and how many of its pages are to be freed ahead of need. It is told
-    /// of once. `now`: the time, from any fixed moment on. Linux: the watermarks of `kswapd`.
-    pub fn take_near_max(&self, now: Duration) -> Option<(GroupId, u64)> {
-        let index = self.near_max.take()?;
-        self.at(index).look_ahead(now);
-        let group = self.id(index);
-        Some((group, self.beyond_high_mark(group)))
-    }
-
-    /// How many pages of a group are to be freed until it is as far from its `max` as [`Groups::take_near_max`]
-    /// wants.
-    pub fn beyond_high_mark(&self, group: GroupId) -> u64 {
-        let near = self.of(group);
-        if near.usage.ahead.load(Ordering::Relaxed) == 0 { 0 } else { near.beyond_mark(2) }
     }
 
     fn try_take(&self, (index, place): (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {

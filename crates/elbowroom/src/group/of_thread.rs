@@ -1,4 +1,5 @@
-//! The group in which a thread makes its mappings, where it has said so. Linux: the control group of a thread.
+//! The group in which a thread makes its mappings, where it has said so. Linux: the control group of a
+//! thread.
 
 use super::GroupId;
 #[cfg(not(shuttle))]

@@ -342,7 +342,7 @@ fn what_is_freed_ahead_follows_the_rate() {
     let group = groups.create(GroupId::ROOT, &max(most)).unwrap();
     let payer = Payer { group, purpose: Purpose::New };
     let take = |pages: u64| (0..pages).for_each(|_| assert_eq!(groups.charge(payer, 1), Ok(group)));
-    let at = |ms| groups.take_near_max(Duration::from_millis(ms));
+    let at = |ms| groups.near_max.take(&groups, Duration::from_millis(ms));
     take(most - 200);
     assert_eq!(at(0), None, "it is not close");
     // The stock is taken, too.
@@ -365,5 +365,5 @@ fn what_is_freed_ahead_follows_the_rate() {
     again(64);
     // 64 pages in 100 s.
     assert_eq!(at(102_000), Some((group, 0)));
-    assert_eq!(groups.beyond_high_mark(group), 0);
+    assert_eq!(groups.near_max.beyond(&groups, group), 0);
 }

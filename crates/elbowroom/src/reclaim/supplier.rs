@@ -126,7 +126,8 @@ impl<P: Platform> Supplier<'_, P> {
     /// Frees memory of a group that has come close to its `max`, so that its threads need not do that
     /// themselves. As long as threads allocate in it, they ring again.
     fn free_in_groups(&self) {
-        let Some((group, mut left)) = self.0.groups.take_near_max(self.0.began.elapsed()) else { return };
+        let groups = &self.0.groups;
+        let Some((group, mut left)) = groups.near_max.take(groups, self.0.began.elapsed()) else { return };
         let until = Instant::now() + GIVE_BOUND;
         while left > 0 && Instant::now() < until && self.0.tuning().low_share != usize::MAX {
             if self.0.stop.load(Ordering::Acquire) || self.0.quiet.is_wanted(Rester::Helper) {
@@ -139,7 +140,7 @@ impl<P: Platform> Supplier<'_, P> {
             if freed == 0 {
                 return;
             }
-            left = self.0.groups.beyond_high_mark(group);
+            left = groups.near_max.beyond(groups, group);
         }
     }
 

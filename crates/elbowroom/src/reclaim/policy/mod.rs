@@ -36,8 +36,8 @@ pub(crate) trait Policy {
     fn standby_share(&self, room: usize) -> usize;
 
     /// Which list reclaim takes from next: the inactive list, whose pages get their second chance, or
-    /// standby, whose pages are evicted, and how many of those. `barren`: no folio that the inactive list gave
-    /// last could be taken.
+    /// standby, whose pages are evicted, and how many of those. `barren`: no folio that the inactive list
+    /// gave last could be taken.
     fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next;
 
     /// Whether a page gets its second chance. `was_active`: it has been active since it came in.
