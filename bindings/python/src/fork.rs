@@ -190,7 +190,8 @@ fn ask_for_rest(house: &'static House, forker: u32) -> Receiver<Result<(u32, Arc
             None => house.manager.fork_ends(),
             Some(page) => {
                 house.manager.fork_is_given_up(page);
-                until_over();
+                // The next fork must not begin before the manager has ended this one.
+                wait_until_over();
                 house.manager.given_up_fork_ends();
             }
         }
@@ -203,10 +204,15 @@ fn ask_for_rest(house: &'static House, forker: u32) -> Receiver<Result<(u32, Arc
 
 /// Waits until the fork is over, and lets the next one begin.
 fn until_over() {
+    wait_until_over();
+    STATE.store(IDLE, Ordering::Release);
+}
+
+/// Waits until the fork is over.
+fn wait_until_over() {
     while STATE.load(Ordering::Acquire) != OVER {
         thread::sleep(LOOK);
     }
-    STATE.store(IDLE, Ordering::Release);
 }
 
 /// Waits until the fork is over, or the forking thread itself waits for a page: then gives that page.

@@ -302,6 +302,10 @@ pub fn resize(py: Python<'_>, fd: RawFd, len: u64) -> PyResult<()> {
         // The program's own descriptor, in the worker's table.
         let origin = Origin::take(tid, fd, 0)?;
         let fd = origin.as_fd().as_raw_fd();
+        // Another thread may have closed the descriptor, and opened another file under its number.
+        if id_of(&stat(fd)?) != id {
+            return Err(io::Error::from_raw_os_error(libc::EBADF));
+        }
         let Some(object) = house.manager.find(id) else { return cut(fd) };
         let ticket = house.manager.write_begin(&object, len..u64::MAX);
         let resized = cut(fd);

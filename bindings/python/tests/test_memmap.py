@@ -308,3 +308,22 @@ def test_the_permissions_of_a_new_file_are_those_of_open(path):
     umask = os.umask(0)
     os.umask(umask)
     assert stat.S_IMODE(os.stat(path).st_mode) == 0o666 & ~umask
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"memory": "2 GiG"},
+        {"sharing": "perhaps"},
+        {"dtype": "no such type"},
+        {"shape": (-1,)},
+        {"offset": -1},
+        {"order": "X"},
+    ],
+)
+def test_wrong_arguments_leave_the_file_as_it_is(tmp_path, wrong):
+    path = tmp_path / "data"
+    path.write_bytes(b"kept")
+    with pytest.raises((ValueError, TypeError)):
+        er.memmap(path, mode="w+", **{"shape": (8,), **wrong})
+    assert path.read_bytes() == b"kept"

@@ -102,8 +102,9 @@ enum Action {
     ///
     /// low of a process: what other processes get nothing of. 0 takes the protection back.
     ///
-    /// max, high, low and min of a group: as in the file of `run --group`. `none` takes max or high back. If
-    /// a group has more than a smaller max, the rest is reclaimed; that is waited for, for at most 2 s.
+    /// max, high, low, min, swap-max, memory-swap-max, dirty (sizes) and swappiness (0 to 200) of a group: as
+    /// in the file of `run --group`. `none`: no limit; low and min are taken back by 0. If a group has more
+    /// than a smaller max, the rest is reclaimed; that is waited for, for at most 2 s.
     #[command(
         override_usage = "elbowroom ctl set [RUN] max=SIZE\n       elbowroom ctl set PID low=SIZE\n       \
                           elbowroom ctl set [RUN] GROUP LIMIT=SIZE"

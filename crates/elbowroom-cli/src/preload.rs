@@ -6,6 +6,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use elbowroom_options::sanitizer;
@@ -50,7 +51,7 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
         }
         None => {
             let places = places(exe, FILE_NAME);
-            match places.iter().find(|place| place.is_file()) {
+            match places.iter().find(|place| is_installed(place, exe)) {
                 Some(found) => found.clone(),
                 None => unpacked(FILE_NAME, &places, OVERRIDE_VARIABLE).map_err(fail)?,
             }
@@ -66,12 +67,25 @@ pub fn find(chosen: Option<&OsStr>, exe: &Path) -> Result<Library, Failure> {
 pub fn find_heap(library: &Library, exe: &Path) -> Result<Library, Failure> {
     let beside = library.path.with_file_name(HEAP_FILE_NAME);
     let places: Vec<_> = [beside].into_iter().chain(places(exe, HEAP_FILE_NAME)).collect();
-    let path = match places.iter().find(|place| place.is_file()) {
+    let path = match places.iter().find(|place| is_installed(place, exe)) {
         Some(found) => found.clone(),
         None => unpacked(HEAP_FILE_NAME, &places, "--swap 0")
             .map_err(|message| Failure::new(CANNOT_WORK, message))?,
     };
     usable(path)
+}
+
+/// Whether a library is there that was installed with the command `exe`. A command with libraries of its own
+/// may be anywhere, in /tmp as well: there it takes only files of its own owner, in directories that others
+/// cannot write.
+fn is_installed(place: &Path, exe: &Path) -> bool {
+    if embedded::LIBRARIES.is_empty() || !place.is_file() {
+        return place.is_file();
+    }
+    let look = |path: &Path| std::fs::metadata(path).ok();
+    let same = || Some(look(place)?.uid() == look(exe)?.uid());
+    let closed = || Some(look(place.parent()?)?.mode() & 0o022 == 0 && look(place)?.mode() & 0o022 == 0);
+    same() == Some(true) && closed() == Some(true)
 }
 
 /// Unpacks the libraries that are built into this command, and gives the path of one of them. The error says

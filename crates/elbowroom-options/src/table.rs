@@ -141,9 +141,10 @@ pub const EACH: Spec = Spec::new(
 
 /// The file of memory groups.
 pub const GROUP: Spec = Spec {
-    more: "The file is TOML: a table [group.NAME] for each group, with max, high, low and min, and a list \
-           [[rule]] that says which memory goes to which group, by program, file, kind and size. The first \
-           rule that fits decides. Each process has these groups, with these limits. Example:\n\n\
+    more: "The file is TOML: a table [group.NAME] for each group, with limits (max, high, low, min, \
+           swap-max, memory-swap-max, dirty, swappiness; docs/groups.md has all), and a list [[rule]] that \
+           says which memory goes to which group, by program, file, kind and size. The first rule that fits \
+           decides. Each process has these groups, with these limits. Example:\n\n\
            \x20 [group.cache]\n\
            \x20 max = \"256M\"\n\
            \x20 [[rule]]\n\

@@ -254,11 +254,11 @@ pub const LEAST_AHEAD_FRAMES: usize = 128;
 /// See [`GROW_AHEAD_FRAMES`].
 pub const GROW_AHEAD_SHARE: usize = 16;
 
-/// In a group that comes close to its `max`, as much is freed ahead as its threads allocated lately in this
-/// time.
+/// In a group that was refused memory at its `max`, twice as much is freed ahead as its threads allocated
+/// lately in this time.
 pub const NEAR_MAX_TIME: Duration = Duration::from_millis(10);
 
-/// But at most this part of `max`.
+/// But at most `max` divided by half of this.
 pub const NEAR_MAX_SHARE: u64 = 128;
 
 /// A process that gives pages to others keeps so many free frames: 512 KiB.

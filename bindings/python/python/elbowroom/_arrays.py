@@ -13,7 +13,7 @@ except ImportError:
     from numpy import byte_bounds
 
 from . import _budget, _elbowroom
-from ._files import MODES, map_file, open_file
+from ._files import MODES, check_sharing, map_file, open_file
 
 
 def _shape_of(shape):
@@ -74,6 +74,16 @@ class memmap(np.memmap):
             raise ValueError(f"mode must be 'r', 'c', 'r+', 'w+', or a long name of these, not {mode!r}")
         if mode == "w+" and shape is None:
             raise ValueError("with mode 'w+' a shape must be given")
+        # All that can be wrong is found before the file is made empty or longer.
+        sharing = check_sharing(sharing, mode)
+        dtype = np.dtype(dtype)
+        if shape is not None:
+            shape = _shape_of(shape)
+            ends = offset + _count(shape) * dtype.itemsize
+            if offset < 0 or ends > 1 << 62:
+                raise ValueError(f"the file has no bytes from {offset} to {ends}")
+        np.ndarray.__new__(np.ndarray, (0,), dtype, order=order)
+        group = _budget.group_for(memory, None)
         if hasattr(filename, "read"):
             context = contextlib.nullcontext(filename)
         else:
@@ -81,15 +91,13 @@ class memmap(np.memmap):
         with context as file:
             file.seek(0, os.SEEK_END)
             size = file.tell()
-            dtype = np.dtype(dtype)
             if shape is None:
                 if dtype.itemsize == 0 or (size - offset) % dtype.itemsize:
                     raise ValueError(
                         f"the file has {size - offset} bytes from the offset on: no multiple of the "
                         f"{dtype.itemsize} bytes of an item"
                     )
-                shape = ((size - offset) // dtype.itemsize,)
-            shape = _shape_of(shape)
+                shape = _shape_of(((size - offset) // dtype.itemsize,))
             length = _count(shape) * dtype.itemsize
             if offset < 0 or offset + length > 1 << 62:
                 raise ValueError(f"the file has no bytes from {offset} to {offset + length}")
@@ -104,7 +112,7 @@ class memmap(np.memmap):
                 raise ValueError(f"the array ends at byte {end}, and the file has only {size} bytes")
             # An array of nothing has a byte of the file, since a mapping of nothing cannot be.
             start = offset if length else min(offset, size - 1)
-            mapping = map_file(file, max(length, 1), start, mode, memory, sharing, 2)
+            mapping = map_file(file, max(length, 1), start, mode, group, sharing, 2)
             self = np.ndarray.__new__(
                 subtype, shape, dtype, mapping.hold(), offset=offset - start, order=order
             )
@@ -175,7 +183,8 @@ def _map_again(subtype, filename, mode, dtype, shape, strides, where):
         size, end = os.fstat(file.fileno()).st_size, start + length
         if size < end:
             raise ValueError(f"{filename!r} has become shorter: {size} bytes, and the array ends at {end}")
-        mapping = map_file(file, length, start, mode, None, None, 2)
+        group = _budget.group_for(None, None)
+        mapping = map_file(file, length, start, mode, group, check_sharing(None, mode), 2)
     self = np.ndarray.__new__(subtype, shape, dtype, mapping.hold(), offset=inside, strides=strides)
     self._mmap, self.offset, self.mode, self.filename = mapping, start + inside, mode, filename
     return self

@@ -9,15 +9,19 @@ from . import _budget, _elbowroom
 MODES = {"readonly": "r", "copyonwrite": "c", "readwrite": "r+", "write": "w+"}
 
 
-def map_file(file, length, offset, mode, memory, sharing, stacklevel):
-    """Maps `length` bytes from `offset` on of the open `file`."""
+def check_sharing(sharing, mode):
+    """How a file is shared that is mapped in a mode."""
     if sharing is None:
         # A file that is only read can be managed beside others that use it: at worst its bytes are old for
         # a second. Stores of two processes to one page would be lost.
         sharing = "trust" if mode in ("r", "c") else "auto"
     if sharing not in ("auto", "trust"):
         raise ValueError(f"sharing must be 'auto' or 'trust', not {sharing!r}")
-    group = _budget.group_for(memory, None)
+    return sharing
+
+
+def map_file(file, length, offset, mode, group, sharing, stacklevel):
+    """Maps `length` bytes from `offset` on of the open `file`, in a group of `_budget.group_for`."""
     mapping = _elbowroom.Mapping.of_file(file.fileno(), length, offset, mode, group, sharing == "trust")
     if mapping.reason is not None:
         name = getattr(file, "name", "a file")
@@ -53,8 +57,10 @@ def open(path, mode="r", *, memory=None, sharing=None):
     mode = MODES.get(mode, mode)
     if mode not in ("r", "r+", "c"):
         raise ValueError(f"mode must be 'r', 'r+' or 'c', not {mode!r}")
+    sharing = check_sharing(sharing, mode)
+    group = _budget.group_for(memory, None)
     with open_file(os.fspath(path), mode) as file:
         length = os.fstat(file.fileno()).st_size
         if length == 0:
             raise ValueError("cannot map an empty file")
-        return map_file(file, length, 0, mode, memory, sharing, 2)
+        return map_file(file, length, 0, mode, group, sharing, 2)

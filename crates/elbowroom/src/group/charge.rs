@@ -24,43 +24,48 @@ const MUTANT_CHARGE_TWICE: Mutant = Mutant::new("charge_twice");
 /// Pages of use that a thread takes at a time. Linux: `MEMCG_CHARGE_BATCH`.
 const STOCK: u64 = if cfg!(shuttle) { 4 } else { 64 };
 
-/// The group that came close to its `max` last, for the thread that frees memory of groups ahead of need.
+/// The time over which the rate of a group's allocations is measured, at least and at most.
+const SHORTEST_LOOK: Duration = Duration::from_millis(1);
+const LONGEST_LOOK: Duration = Duration::from_millis(100);
+
+/// The group that was refused memory at its `max` last, for the thread that frees memory ahead of need.
 #[derive(Default)]
 pub struct NearMax(AtomicUsize);
 
 impl NearMax {
-    /// Notes a group, or one above it, if it is close to its `max`.
-    fn note(&self, groups: &Groups, index: usize) {
-        let is_near = |above: &usize| groups.at(*above).beyond_mark(1) > 0;
-        if let Some(near) = groups.lineage(index).find(is_near)
-            && self.0.load(Ordering::Relaxed) != near
-        {
-            self.0.store(near, Ordering::Relaxed);
+    fn note(&self, index: usize) {
+        if self.0.load(Ordering::Relaxed) != index {
+            self.0.store(index, Ordering::Relaxed);
         }
     }
 
-    /// Whether a group has come close to its `max`.
+    /// Whether a group was refused memory since [`NearMax::take`].
     pub fn is_some(&self) -> bool {
         self.0.load(Ordering::Relaxed) != GroupId::ROOT.index()
     }
 
-    /// A group that came close to its `max`, and how many of its pages are to be freed ahead of need. It is
-    /// told of once. `now`: the time, from any fixed moment on. Linux: the watermarks of `kswapd`.
-    pub fn take(&self, groups: &Groups, now: Duration) -> Option<(GroupId, u64)> {
+    /// The group that was refused memory at its `max` last, once for each refusal. `now`: the time, from any
+    /// fixed moment on.
+    pub fn take(&self, groups: &Groups, now: Duration) -> Option<GroupId> {
         let index = self.0.swap(GroupId::ROOT.index(), Ordering::Relaxed);
         if index == GroupId::ROOT.index() {
             return None;
         }
         groups.at(index).look_ahead(now);
-        let group = groups.id(index);
-        Some((group, self.beyond(groups, group)))
+        Some(groups.id(index))
     }
 
-    /// How many pages of a group are to be freed until it is as far from its `max` as [`NearMax::take`]
-    /// wants.
+    /// How many pages of a group are to be freed ahead of need: until twice as much is free below its `max` as
+    /// its threads allocated lately in [`NEAR_MAX_TIME`], but not what its own `low` protects. Pages in stocks
+    /// are free. Linux: the watermarks of `kswapd`.
     pub fn beyond(&self, groups: &Groups, group: GroupId) -> u64 {
-        let near = groups.of(group);
-        if near.usage.ahead.load(Ordering::Relaxed) == 0 { 0 } else { near.beyond_mark(2) }
+        groups.drain(group.index());
+        let (near, usage) = (groups.of(group), groups.of(group).usage.pages());
+        let ahead = near.usage.ahead.load(Ordering::Relaxed);
+        match near.limits.max() {
+            UNLIMITED => 0,
+            max => usage.saturating_sub(max.saturating_sub(2 * ahead).max(near.limits.low_pages())),
+        }
     }
 }
 
@@ -112,6 +117,7 @@ impl Usage {
     /// The place gets another group.
     pub(super) fn forget_peak(&self) {
         self.peak.store(0, Ordering::Relaxed);
+        self.ahead.store(0, Ordering::Relaxed);
     }
 
     /// Adds `pages` to the use, if the sum is at most `most`.
@@ -201,26 +207,19 @@ enum Refused {
 }
 
 impl Group {
-    /// How many pages the group uses beyond its mark: below its `max` by a stock, and so many times what is
-    /// freed ahead. 0, if it has no `max`.
-    fn beyond_mark(&self, times: u64) -> u64 {
-        match self.limits.max() {
-            UNLIMITED => 0,
-            max => {
-                let room = times * self.usage.ahead.load(Ordering::Relaxed) + STOCK;
-                self.usage.pages().saturating_sub(max.saturating_sub(room))
-            }
-        }
-    }
-
-    /// Sets how much is freed ahead, by what was allocated since the last call: `now` is the time.
+    /// Sets how much is freed ahead, by what was allocated since the last call: `now` is the time. Calls that
+    /// follow within a millisecond change nothing, and of a long pause the last [`LONGEST_LOOK`] count.
     fn look_ahead(&self, now: Duration) {
-        let usage = &self.usage;
+        let (usage, now) = (&self.usage, now.as_nanos() as u64);
+        let time = now.saturating_sub(usage.seen_at.load(Ordering::Relaxed));
+        if time < SHORTEST_LOOK.as_nanos() as u64 {
+            return;
+        }
+        usage.seen_at.store(now, Ordering::Relaxed);
         let taken = usage.taken.load(Ordering::Relaxed);
         let new = taken.wrapping_sub(usage.seen.swap(taken, Ordering::Relaxed));
-        let now = now.as_nanos() as u64;
-        let time = now.saturating_sub(usage.seen_at.swap(now, Ordering::Relaxed)).max(1);
-        let ahead = u128::from(new) * NEAR_MAX_TIME.as_nanos() / u128::from(time);
+        let time = u128::from(time).min(LONGEST_LOOK.as_nanos());
+        let ahead = u128::from(new) * NEAR_MAX_TIME.as_nanos() / time;
         let most = match self.limits.max() {
             UNLIMITED => 0,
             max => max / NEAR_MAX_SHARE,
@@ -272,15 +271,17 @@ impl Groups {
     fn take_use(&self, of: (usize, Node), purpose: Purpose, pages: u64) -> Result<(), Refused> {
         let fills = pages < STOCK && purpose == Purpose::New;
         if fills && self.try_take(of, purpose, pages + STOCK).is_ok() {
-            self.near_max.note(self, of.0);
             self.put_in_stock(of.0, STOCK);
             return Ok(());
         }
         match self.try_take(of, purpose, pages) {
             Err(Refused::Over(over) | Refused::OverBoth(over)) => {
-                self.near_max.note(self, of.0);
                 self.drain(over);
-                self.try_take(of, purpose, pages)
+                let again = self.try_take(of, purpose, pages);
+                if let Err(Refused::Over(over)) = again {
+                    self.near_max.note(over);
+                }
+                again
             }
             other => other,
         }

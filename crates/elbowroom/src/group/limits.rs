@@ -129,6 +129,11 @@ impl LimitPages {
         }
     }
 
+    /// The pages that `low` protects.
+    pub(super) fn low_pages(&self) -> u64 {
+        self.low.load(Ordering::Acquire)
+    }
+
     /// All limits, in bytes.
     pub(super) fn get(&self) -> Limits {
         let bytes = |limit: &AtomicU64| match limit.load(Ordering::Acquire) {

@@ -333,37 +333,41 @@ fn limits_that_change_at_the_same_time_are_all_kept() {
     });
 }
 
-/// As much is freed ahead as was allocated in 10 ms at the rate since the last look, a part of `max` at most,
-/// and nothing in a group in which nothing is allocated.
+/// A refusal has twice as much freed ahead as was allocated in 10 ms at the rate since the last look: a part of
+/// `max` at most, not what `low` protects, and nothing in a group that was not refused any.
 #[test]
 fn what_is_freed_ahead_follows_the_rate() {
     let (groups, _mmu) = world();
     let most = 128 * 100;
     let group = groups.create(GroupId::ROOT, &max(most)).unwrap();
     let payer = Payer { group, purpose: Purpose::New };
-    let take = |pages: u64| (0..pages).for_each(|_| assert_eq!(groups.charge(payer, 1), Ok(group)));
-    let at = |ms| groups.near_max.take(&groups, Duration::from_millis(ms));
-    take(most - 200);
-    assert_eq!(at(0), None, "it is not close");
-    // The stock is taken, too.
-    take(136);
-    assert!(groups.near_max.is_some());
-    assert!(
-        at(1000).is_some_and(|(near, pages)| near == group && pages > 0),
-        "all was allocated in a second"
-    );
-    assert_eq!(at(1001), None, "it is told of once");
+    let take = |pages: u64| (0..pages).filter(|_| groups.charge(payer, 1).is_ok()).count() as u64;
+    let look = |ms| {
+        let near = groups.near_max.take(&groups, Duration::from_millis(ms))?;
+        Some((near, groups.near_max.beyond(&groups, near)))
+    };
+    assert_eq!(take(most), most);
+    assert_eq!(look(0), None, "all of it fits");
+    assert_eq!(take(1), 0);
+    assert_eq!(look(1000), Some((group, 200)), "all was allocated in a second: 1/128 of `max`, twice");
+    assert_eq!(look(1001), None, "once for each refusal");
     let again = |pages| {
         groups.uncharge_pages(group, pages);
         groups.drain(group.index());
-        take(pages);
+        assert_eq!((take(pages), take(1)), (pages, 0));
     };
-    again(128);
-    // 128 pages in a second are 1 in 10 ms: less than two pages and the stock are to be free.
-    let (near, pages) = at(2000).unwrap();
-    assert_eq!((near, pages), (group, groups.of(group).usage.pages() - (most - 64 - 2)));
-    again(64);
-    // 64 pages in 100 s.
-    assert_eq!(at(102_000), Some((group, 0)));
+    again(100);
+    // At most the last 100 ms of a pause count: 100 pages in them are 10 in 10 ms.
+    assert_eq!(look(9000), Some((group, 20)));
+    again(1);
+    assert_eq!(look(9000), Some((group, 20)), "nothing is measured within a millisecond");
+    groups.change_limits(group, |limits| Limits { low: (most - 5) * PAGE_SIZE as u64, ..limits }).unwrap();
+    again(1);
+    assert_eq!(look(9000), Some((group, 5)));
+    again(1);
+    assert_eq!(look(9900), Some((group, 0)), "3 pages in 900 ms");
+    // A thread's stock is free memory of the group.
+    groups.uncharge_pages(group, 30);
     assert_eq!(groups.near_max.beyond(&groups, group), 0);
+    assert_eq!(groups.of(group).usage.pages(), most - 30);
 }

@@ -2,8 +2,9 @@
 //! folios. Linux: `struct cpu_fbatches` and `folio_batch_move_lru`.
 //!
 //! A folio of a batch is in no list. If it dies in the batch, it is not listed ([`Lruvec`](super::Lruvec)).
-//! Batches are small, and a reclaim that finds nothing in the lists has all batches listed
-//! ([`Lruvecs::drain`](super::Lruvecs::drain)), so no folio is lost to it, whatever its thread does.
+//! Batches are small. A reclaim that finds nothing in the lists has all batches listed
+//! ([`Lruvecs::drain`](super::Lruvecs::drain)), and so has the thread that keeps frames at hand, once a second:
+//! pages of threads that do nothing any more are the first to go.
 //!
 //! Synchronization: a mutex for each batch, held while the batch is listed: a thread that drains all batches
 //! has then also what another thread was about to list.
@@ -13,7 +14,7 @@ use crate::page::Folio;
 use elbowroom_sync::{Arc, LockClass, Mutex, PerThread};
 
 /// A batch with so many folios is listed. Linux: `PAGEVEC_SIZE`.
-const BATCH_FOLIOS: usize = 31;
+const BATCH_FOLIOS: usize = if cfg!(shuttle) { 2 } else { 31 };
 
 /// A batch whose folios count as so many pages is listed: what reclaim does not find is little memory.
 const BATCH_PAGES: u32 = 64;

@@ -256,6 +256,8 @@ impl<P: Platform> Reclaim<P> {
             let mut victim = match self.meet(folio, woken) {
                 Met::Locked(victim) => victim,
                 Met::Not(folio, fate) => {
+                    // It has left the list, so there may be others behind it.
+                    aged += usize::from(fate == Fate::Gone);
                     self.put_back(folio, fate);
                     continue;
                 }

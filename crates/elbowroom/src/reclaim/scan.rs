@@ -35,32 +35,32 @@ pub(crate) struct Target {
     group: GroupId,
     /// Whether it helps that pages go to swap. Linux: `scan_control.may_swap`.
     may_swap: bool,
-    /// Down to which protection groups may give.
-    most: Spared,
+    /// What is spared at the least.
+    spares: Spared,
 }
 
 impl From<GroupId> for Target {
     /// The group's memory.
     fn from(group: GroupId) -> Self {
-        Self { group, may_swap: true, most: Spared::Min }
+        Self { group, may_swap: true, spares: Spared::Min }
     }
 }
 
 impl Target {
     /// The memory and swap of a group together: only pages of files can be freed.
     pub(crate) fn memory_and_swap(group: GroupId) -> Self {
-        Self { group, may_swap: false, most: Spared::Min }
+        Self { group, may_swap: false, spares: Spared::Min }
     }
 
     /// The group's memory, ahead of need: of no group what its `low` protects.
     pub(super) fn ahead(group: GroupId) -> Self {
-        Self { group, may_swap: true, most: Spared::Low }
+        Self { group, may_swap: true, spares: Spared::Low }
     }
 
     /// The arena, for an access that finds no frame in it: as the last resort groups give what their `min`
     /// protects, since the access would fail else.
     pub(crate) fn arena_for_access() -> Self {
-        Self { group: GroupId::ROOT, may_swap: true, most: Spared::Nothing }
+        Self { group: GroupId::ROOT, may_swap: true, spares: Spared::Nothing }
     }
 }
 
@@ -97,14 +97,15 @@ impl<'a, P: Platform> Scan<'a, P> {
     pub(super) fn shrink(&self, want: usize) -> usize {
         for spared in [Spared::Low, Spared::Min, Spared::Nothing] {
             let is_barred = spared == Spared::Nothing && !self.takes_min();
-            if spared > self.target.most || is_barred {
+            if spared > self.target.spares || is_barred {
                 break;
             }
             let (mut freed, mut skipped) = self.shrink_inactive(want, spared);
             if freed == 0 && self.reclaim.lists.drain() {
                 (freed, skipped) = self.shrink_inactive(want, spared);
             }
-            if freed == 0 && !self.reclaim.is_writing_enough() && self.deactivate(want, spared) {
+            let may_deactivate = self.target.spares != Spared::Low && !self.reclaim.is_writing_enough();
+            if freed == 0 && may_deactivate && self.deactivate(want, spared) {
                 freed = self.shrink_inactive(want, spared).0;
             }
             if freed > 0 && spared == Spared::Nothing {
@@ -121,7 +122,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     /// soon.
     fn takes_min(&self) -> bool {
         let Self { reclaim, target, .. } = self;
-        target.most == Spared::Nothing && reclaim.to_write.own() == 0 && reclaim.groups.starving.takes_min()
+        target.spares == Spared::Nothing && reclaim.to_write.own() == 0 && reclaim.groups.starving.takes_min()
     }
 
     /// Frees about `want` pages from the inactive and standby lists. Returns how many, and whether groups

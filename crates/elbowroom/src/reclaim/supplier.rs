@@ -1,5 +1,5 @@
-//! The thread that keeps frames at hand: the arena grows ahead of need, frames are freed when few are left,
-//! and pages are given to the other processes of the run. Linux: `kswapd`.
+//! The thread that keeps frames at hand: the arena grows ahead of need, frames are freed when few are left, and
+//! memory of groups that are at their `max`, and pages are given to the other processes of the run. Linux: `kswapd`.
 
 use super::{Reclaim, Target};
 use crate::config::{DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, SUPPLY_LOOK};
@@ -87,6 +87,8 @@ impl<P: Platform> Supplier<'_, P> {
                     self.0.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
                     self.0.dispatch(ready.take());
                 }
+                // Those that wait in the batches of idle threads are to be found by reclaim.
+                self.0.lists.drain();
                 chores();
                 due = Instant::now() + SUPPLY_LOOK;
             }
@@ -123,24 +125,27 @@ impl<P: Platform> Supplier<'_, P> {
         wants
     }
 
-    /// Frees memory of a group that has come close to its `max`, so that its threads need not do that
-    /// themselves. As long as threads allocate in it, they ring again.
+    /// Frees memory of a group that was refused some at its `max`, so that its threads need not do that
+    /// themselves: as much as they will need soon. At the next refusal they ring again.
     fn free_in_groups(&self) {
         let groups = &self.0.groups;
-        let Some((group, mut left)) = groups.near_max.take(groups, self.0.began.elapsed()) else { return };
+        let Some(group) = groups.near_max.take(groups, self.0.began.elapsed()) else { return };
         let until = Instant::now() + GIVE_BOUND;
-        while left > 0 && Instant::now() < until && self.0.tuning().low_share != usize::MAX {
-            if self.0.stop.load(Ordering::Acquire) || self.0.quiet.is_wanted(Rester::Helper) {
+        while Instant::now() < until && self.0.tuning().low_share != usize::MAX {
+            let leave = self.0.stop.load(Ordering::Acquire) || self.0.quiet.is_wanted(Rester::Helper);
+            let others = self.0.is_low() || self.0.run().is_some_and(|run| run.member.wanted() > 0);
+            // Pages that are on their way to the swap file are free soon.
+            let left = (groups.near_max.beyond(groups, group) as usize).saturating_sub(self.0.to_write.own());
+            if leave || others || left == 0 {
                 return;
             }
             let ready = Ready::default();
-            let freed = self.0.shrink(Target::ahead(group), FREE_AHEAD_PAGES.min(left as usize), &ready);
+            let freed = self.0.shrink(Target::ahead(group), FREE_AHEAD_PAGES.min(left), &ready);
             self.0.dispatch(ready.take());
             thread::yield_now();
             if freed == 0 {
                 return;
             }
-            left = groups.near_max.beyond(groups, group);
         }
     }
 
