@@ -23,6 +23,9 @@ const SWAP_TIMES: u64 = 4;
 const RECLAIM_BOUND: Duration = Duration::from_secs(2);
 const RECLAIM_PAUSE: Duration = Duration::from_millis(10);
 
+/// Bytes that all budgets have promised. A forked child has its parent's arrays, and so its promises.
+static PROMISED: AtomicU64 = AtomicU64::new(0);
+
 /// A group of the manager. Removed when the last budget, mapping and inner group of it is gone.
 pub struct Budget {
     id: GroupId,
@@ -51,8 +54,25 @@ impl Budget {
     /// is promised, and then is not there, would end the process at an access.
     ///
     /// # Errors
-    /// MemoryError: memory and swap of a budget do not have so much.
+    /// MemoryError: memory and swap of a budget, or those of all budgets together, do not have so much.
     pub fn promise(&self, bytes: u64) -> PyResult<()> {
+        self.promise_in_line(bytes)?;
+        let Some(House { capacity, .. }) = house::started() else { return Ok(()) };
+        let room = capacity.memory.saturating_add(capacity.swap);
+        let add = |promised: u64| promised.checked_add(bytes).filter(|all| *all <= room);
+        let Err(promised) = PROMISED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) else {
+            return Ok(());
+        };
+        self.line().for_each(|budget| budget.take_back(bytes));
+        let (memory, swap, dir) = (capacity.memory, capacity.swap, capacity.swap_dir.display());
+        Err(PyMemoryError::new_err(format!(
+            "{bytes} bytes do not fit into the {memory} bytes of memory and {swap} of swap in {dir} that all \
+             arrays of the process have together, of which {promised} are in use: make room there, or name \
+             another directory with elbowroom.configure(swap_dir=...) before the first array is made"
+        )))
+    }
+
+    fn promise_in_line(&self, bytes: u64) -> PyResult<()> {
         for (nth, budget) in self.line().enumerate() {
             let room = budget.room();
             let add = |promised: u64| promised.checked_add(bytes).filter(|all| *all <= room);
@@ -74,6 +94,7 @@ impl Budget {
 
     /// Undoes [`Budget::promise`].
     pub fn end_promise(&self, bytes: u64) {
+        PROMISED.fetch_sub(bytes, Ordering::Relaxed);
         self.line().for_each(|budget| budget.take_back(bytes));
     }
 

@@ -161,3 +161,26 @@ def test_sizes():
     for wrong in ("", "x", "-1", 1 << 64, -1):
         with pytest.raises(ValueError):
             parse_size(wrong)
+
+
+def test_budgets_promise_together_no_more_than_there_is(run_python):
+    run_python(
+        """
+        import elbowroom as er
+        er.configure(memory="64MiB", swap="256MiB", swap_dir="/var/tmp")
+        one, other = er.budget("32MiB", swap="256MiB"), er.budget("32MiB", swap="256MiB")
+        with one:
+            first = er.zeros(200 << 20, "u1")
+        with other:
+            try:
+                er.zeros(200 << 20, "u1")
+            except MemoryError as error:
+                assert "together" in str(error), error
+            else:
+                raise AssertionError("more is promised than there is")
+            er.zeros(100 << 20, "u1")
+        del first
+        with other:
+            er.zeros(200 << 20, "u1")
+        """
+    )
