@@ -7,7 +7,7 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::File;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -39,8 +39,7 @@ pub fn complete(given: &mut Given, config: Option<&OsStr>) -> Result<(), Failure
         Some((from, path)) => given.complete(of_file(from, Path::new(&path))?),
         None => {
             if let Some(path) = usual_path(variable("XDG_CONFIG_HOME"), variable("HOME")) {
-                check_owner(&path)?;
-                given.complete(of_file("--config", &path)?);
+                given.complete(of_text(&own_file(&path)?)?);
             }
         }
     }
@@ -72,23 +71,32 @@ fn usual_path(config: Option<OsString>, home: Option<OsString>) -> Option<PathBu
     Some(directory.join("elbowroom.toml")).filter(|path| path.exists())
 }
 
-/// Checks that the file in the usual place is this user's. Under `sudo` HOME may be another user's, and that
-/// user may not choose which files root writes.
-fn check_owner(path: &Path) -> Result<(), Failure> {
+/// Reads the file in the usual place, if it is this user's and no other user can write it. Under `sudo` HOME
+/// may be another user's, and that user may not choose which files root writes: so the file that is read is
+/// the one that was looked at, whatever the path names meanwhile.
+fn own_file(path: &Path) -> Result<TomlFile, Failure> {
     let shown = path.display();
     let unreadable = |why: String| Failure::new(USAGE, format!("{shown}: {why}"));
-    let owner = fs::metadata(path).map_err(|error| unreadable(error.to_string()))?.uid();
+    let file = File::open(path).map_err(|error| unreadable(error.to_string()))?;
+    let found = file.metadata().map_err(|error| unreadable(error.to_string()))?;
+    let owner = found.uid();
     if owner != 0 && owner != rustix::process::geteuid().as_raw() {
         return Err(unreadable(format!(
             "the file of options belongs to another user (uid {owner}): say --config {shown} to use it, or \
              --config none"
         )));
     }
-    Ok(())
+    if found.mode() & 0o002 != 0 {
+        return Err(unreadable(format!("every user can write the file of options: chmod o-w {shown}")));
+    }
+    TomlFile::read_open("--config", path, file)
 }
 
 fn of_file(option: &str, path: &Path) -> Result<Vec<(&'static Spec, Value)>, Failure> {
-    let file = TomlFile::read(option, path)?;
+    of_text(&TomlFile::read(option, path)?)
+}
+
+fn of_text(file: &TomlFile) -> Result<Vec<(&'static Spec, Value)>, Failure> {
     read(file.text()).map_err(|wrong| file.failure(wrong))
 }
 
@@ -125,6 +133,8 @@ fn pair(key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<(&'static Spec, V
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
     use std::time::Duration;
 
     use elbowroom_options::{Heap, table};
@@ -239,10 +249,13 @@ mod tests {
         assert_eq!(usual_path(path("config"), path("home")), None, "the home counts only without the other");
         assert_eq!(usual_path(None, path("home")), Some(home.clone()));
         assert_eq!(usual_path(Some("config".into()), path("home")), Some(home.clone()), "no absolute path");
-        assert!(check_owner(&home).is_ok());
+        assert!(own_file(&home).is_ok());
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o666)).unwrap();
+        assert!(own_file(&home).unwrap_err().message.contains("chmod o-w"));
+        fs::set_permissions(&home, fs::Permissions::from_mode(0o644)).unwrap();
         if rustix::process::geteuid().is_root() {
             std::os::unix::fs::chown(&home, Some(65_533), None).unwrap();
-            let message = check_owner(&home).unwrap_err().message;
+            let message = own_file(&home).unwrap_err().message;
             assert!(message.contains("another user (uid 65533)") && message.contains("--config none"));
         }
     }

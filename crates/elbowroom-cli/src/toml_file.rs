@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 use std::fmt;
-use std::fs;
+use std::fs::File;
+use std::io::{self, Read};
 use std::ops::Range;
 use std::path::Path;
 
@@ -36,13 +37,23 @@ impl TomlFile {
     /// # Errors
     /// A failure of usage that names the option and the file.
     pub fn read(option: &str, path: &Path) -> Result<Self, Failure> {
+        let failed = |error: io::Error| Failure::new(USAGE, format!("{option}: {}: {error}", path.display()));
+        Self::read_open(option, path, File::open(path).map_err(failed)?)
+    }
+
+    /// [`TomlFile::read`] of a file that is open.
+    ///
+    /// # Errors
+    /// As for [`TomlFile::read`].
+    pub fn read_open(option: &str, path: &Path, file: File) -> Result<Self, Failure> {
         let shown = path.display().to_string();
         let unreadable = |why: &dyn fmt::Display| Failure::new(USAGE, format!("{option}: {shown}: {why}"));
-        let size = fs::metadata(path).map_err(|error| unreadable(&error))?;
-        if size.is_file() && size.len() > MOST_BYTES {
+        let mut text = Vec::new();
+        // Files without a size, as pipes are, may have no end.
+        file.take(MOST_BYTES + 1).read_to_end(&mut text).map_err(|error| unreadable(&error))?;
+        if text.len() as u64 > MOST_BYTES {
             return Err(unreadable(&"it is larger than 1M"));
         }
-        let text = fs::read(path).map_err(|error| unreadable(&error))?;
         let text = String::from_utf8(text).map_err(|_| unreadable(&"it is not text in UTF-8"))?;
         Ok(Self { shown, text })
     }

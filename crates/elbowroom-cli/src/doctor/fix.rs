@@ -79,7 +79,10 @@ impl Step {
             Self::WriteRule => {
                 let directory = root.join(RULE_DIRECTORIES[0]);
                 fs::create_dir_all(&directory).map_err(said)?;
-                fs::write(directory.join(RULE_NAME), RULE).map_err(said)
+                let path = directory.join(RULE_NAME);
+                fs::write(&path, RULE).map_err(said)?;
+                // Every user may see it, so that `doctor` need not be root to find it.
+                fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).map_err(said)
             }
             Self::Give(device) => {
                 let group = group(root).ok_or_else(|| format!("there is no group {GROUP}"))?;
@@ -90,9 +93,15 @@ impl Step {
             Self::Set(name, value) => {
                 let path = root.join(SETTINGS);
                 fs::create_dir_all(path.parent().unwrap_or(root)).map_err(said)?;
-                let mut text = fs::read_to_string(&path).unwrap_or_default();
-                let _ = writeln!(text, "{name}={value}");
-                fs::write(&path, text).map_err(said)?;
+                let before = match fs::read(&path) {
+                    Ok(before) => before,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => Vec::new(),
+                    Err(error) => return Err(format!("{}: {error}", path.display())),
+                };
+                // The last line may have no end.
+                let end = if before.last().is_none_or(|last| *last == b'\n') { "" } else { "\n" };
+                let mut file = fs::OpenOptions::new().create(true).append(true).open(&path).map_err(said)?;
+                file.write_all(format!("{end}{name}={value}\n").as_bytes()).map_err(said)?;
                 let now = root.join("proc/sys").join(name.replace('.', "/"));
                 fs::write(now, value.to_string()).map_err(said)
             }
@@ -148,6 +157,8 @@ pub struct Facts {
     devices: [Option<(u32, u32)>; 2],
     /// `vm.unprivileged_userfaultfd`.
     unprivileged: Option<u64>,
+    /// The kernel has the device, but /dev here may be without it, as in a container.
+    has_driver: bool,
     max_map_count: Option<u64>,
 }
 
@@ -169,6 +180,8 @@ impl Facts {
             has_rule: RULE_DIRECTORIES.iter().any(rule),
             devices: DEVICES.map(device),
             unprivileged: found.userfaultfd.sysctl_unprivileged,
+            has_driver: fs::read_to_string(root.join("proc/misc"))
+                .is_ok_and(|all| all.contains("userfaultfd")),
             max_map_count: found.limits.max_map_count,
         }
     }
@@ -195,7 +208,7 @@ impl Facts {
             let is_member = |user| self.group.as_ref().is_some_and(|group| group.members.contains(user));
             steps.extend(self.user.iter().filter(|user| !is_member(user)).cloned().map(Step::Join));
         }
-        if self.devices[0].is_none() && self.unprivileged == Some(0) {
+        if self.devices[0].is_none() && !self.has_driver && self.unprivileged == Some(0) {
             steps.push(Step::Set("vm.unprivileged_userfaultfd", 1));
         }
         if self.max_map_count.is_some_and(|maps| maps < USUAL_MAPS) {
@@ -212,6 +225,13 @@ impl Facts {
             notes.push("A user who has become a member of the group must log in again.".to_owned());
         } else if uses_group && self.user.is_none() {
             notes.push(format!("Users become members by `usermod --append --groups {GROUP} NAME`."));
+        }
+        if self.devices[0].is_none() && self.has_driver {
+            notes.push(
+                "The kernel has /dev/userfaultfd, and /dev here does not: a container needs `--device \
+                 /dev/userfaultfd`."
+                    .to_owned(),
+            );
         }
         if uses_group && !root.join("run/udev/control").exists() {
             notes.push(
@@ -334,12 +354,18 @@ mod tests {
     fn kernels_without_the_device_need_a_setting() {
         let old = machine("", [0, 0o600]);
         assert_eq!(missing(&old, 1000, None), [Step::Set("vm.unprivileged_userfaultfd", 1)]);
+        // A container of a kernel that has the device: the setting would be the whole machine's.
+        fs::write(old.path().join("proc/misc"), "126 userfaultfd\n").unwrap();
+        let facts = Facts::read(old.path(), &usual(), 1000, None);
+        assert_eq!(facts.missing(), []);
+        assert!(facts.notes(&[], old.path()).iter().any(|note| note.contains("--device /dev/userfaultfd")));
+        fs::remove_file(old.path().join("proc/misc")).unwrap();
         let mut found = usual();
         (found.userfaultfd.sysctl_unprivileged, found.limits.max_map_count) = (Some(1), Some(1000));
         let steps = Facts::read(old.path(), &found, 1000, None).missing();
         assert_eq!(steps, [Step::Set("vm.max_map_count", USUAL_MAPS)]);
         fs::create_dir_all(old.path().join("etc/sysctl.d")).unwrap();
-        fs::write(old.path().join(SETTINGS), "vm.swappiness=1\n").unwrap();
+        fs::write(old.path().join(SETTINGS), "vm.swappiness=1").unwrap();
         steps[0].carry_out(old.path()).unwrap();
         let kept = fs::read_to_string(old.path().join(SETTINGS)).unwrap();
         assert_eq!(kept, "vm.swappiness=1\nvm.max_map_count=65530\n", "what was there stays");
