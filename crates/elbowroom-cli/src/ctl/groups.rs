@@ -218,6 +218,14 @@ fn set_one(run: &Run, group: &GroupRow, limit_of: LimitKey, value: u64) -> Resul
     let (name, now) = (name(group), used(run, group));
     match answer.errno {
         0 => {}
+        errno if errno == errno_of(Errno::BUSY) && limit_of == LimitKey::MemorySwapMax => {
+            let why = format!(
+                "group {name} may have {} in memory and swap together now, and still has more, {now} of it in \
+                 memory: only pages of files could be given up; it gets no more",
+                Shown(value)
+            );
+            return Err(Failure::new(NOT_DONE, why));
+        }
         errno if errno == errno_of(Errno::BUSY) => {
             let why = format!(
                 "group {name} may have {} now, and still has {now}: nothing more of it can be reclaimed; it \
@@ -238,6 +246,12 @@ fn set_one(run: &Run, group: &GroupRow, limit_of: LimitKey, value: u64) -> Resul
 fn check(group: &GroupRow, changed: LimitKey, bytes: u64) -> Result<(), Failure> {
     if group.noted_at.is_none() {
         let why = format!("process {} has not answered yet: it is stopped, or just starts", group.pid);
+        return Err(Failure::new(NOT_DONE, why));
+    }
+    let max = group.used.max_bytes;
+    if changed == LimitKey::MemorySwapMax && max != u64::MAX && bytes < max {
+        let (name, bytes, max) = (name(group), limit_exact(bytes), limit_exact(max));
+        let why = format!("group {name}: memory-swap-max, {bytes}, would be less than max, {max}");
         return Err(Failure::new(NOT_DONE, why));
     }
     let of = |limit| if limit == changed { Some(bytes) } else { in_order(group, limit) };
@@ -372,6 +386,8 @@ mod tests {
             (LimitKey::Low, 0),
             (LimitKey::Min, 256),
             (LimitKey::High, 256),
+            (LimitKey::MemorySwapMax, 256),
+            (LimitKey::SwapMax, 0),
         ] {
             assert_eq!(of(limit, mib), Ok(()), "{limit:?} {mib}");
         }
@@ -379,6 +395,7 @@ mod tests {
             (LimitKey::Max, 7, "min, 8M, would be more than max, 7M"),
             (LimitKey::High, 300, "high, 300M, would be more than max, 256M"),
             (LimitKey::Low, 7, "min, 8M, would be more than low, 7M"),
+            (LimitKey::MemorySwapMax, 255, "memory-swap-max, 255M, would be less than max, 256M"),
         ] {
             let why = of(limit, mib).unwrap_err();
             assert!(why.contains(said), "{why}");
