@@ -220,8 +220,8 @@ fn set_one(run: &Run, group: &GroupRow, limit_of: LimitKey, value: u64) -> Resul
         0 => {}
         errno if errno == errno_of(Errno::BUSY) && limit_of == LimitKey::MemorySwapMax => {
             let why = format!(
-                "group {name} may have {} in memory and swap together now, and still has more, {now} of it in \
-                 memory: only pages of files could be given up; it gets no more",
+                "group {name} may have {} in memory and swap together now, and still has more, {now} of it \
+                 in memory: only pages of files could be given up; it gets no more",
                 Shown(value)
             );
             return Err(Failure::new(NOT_DONE, why));
