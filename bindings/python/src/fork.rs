@@ -12,7 +12,7 @@
 //! Synchronization: one word says how far the rest is. One thread forks at a time.
 
 use crate::file_table;
-use crate::held::IS_CHILD;
+use crate::held::{IS_CHILD, MappedFiles};
 use crate::house::{self, Capacity, House};
 use elbowroom::{Inheritance, Side};
 use elbowroom_store::Handed;
@@ -86,6 +86,8 @@ impl Rest {
 
 thread_local! {
     static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
+    /// Held over the fork.
+    static FILES: RefCell<Option<MappedFiles>> = const { RefCell::new(None) };
 }
 
 /// How many forks were made too late, in memory that parents and children share.
@@ -122,7 +124,14 @@ pub fn register() {
 }
 
 unsafe extern "C" fn prepare() {
-    let Some(house) = house::started() else { return };
+    if let Some(house) = house::started() {
+        prepare_for(house);
+    }
+    // Not before: the manager notes in the table which files it gives to the kernel.
+    FILES.set(Some(MappedFiles::lock()));
+}
+
+fn prepare_for(house: &'static House) {
     let deadline = Instant::now() + REST_BOUND;
     while STATE.compare_exchange(IDLE, ASKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
         // Another thread forks.
@@ -234,6 +243,7 @@ fn end_rest() {
 }
 
 unsafe extern "C" fn in_parent() {
+    FILES.take();
     match PREPARED.take() {
         Some(Prepared::Rests(rest)) => {
             rest.close();
@@ -249,6 +259,7 @@ unsafe extern "C" fn in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    FILES.take();
     let Some(prepared) = PREPARED.take() else { return };
     IS_CHILD.store(true, Ordering::Release);
     // SAFETY: this is the child's only thread, before it does anything else.

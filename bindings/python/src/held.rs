@@ -18,7 +18,7 @@ use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// How often a file is opened anew that was closed between opening and mapping it.
 const STALE_ROUNDS: usize = 16;
@@ -83,8 +83,19 @@ struct MappedFile {
 /// The files that have mappings.
 static MAPPED: Mutex<Option<HashMap<FileId, MappedFile>>> = Mutex::new(None);
 
+/// The table of the files that have mappings, locked.
+pub struct MappedFiles(MutexGuard<'static, Option<HashMap<FileId, MappedFile>>>);
+
+impl MappedFiles {
+    /// Locks the table. A thread that forks holds the lock meanwhile, so that the child's copy is not that of
+    /// another thread, which would never unlock it there.
+    pub fn lock() -> Self {
+        Self(MAPPED.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
 fn mapped_files<R>(look: impl FnOnce(&mut HashMap<FileId, MappedFile>) -> R) -> R {
-    look(MAPPED.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_default())
+    look(MappedFiles::lock().0.get_or_insert_default())
 }
 
 /// Counts a mapping of a file as long as it lives.
