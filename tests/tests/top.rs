@@ -349,7 +349,7 @@ fn what_cannot_be_done_is_said() {
     refused(&["ctl", "set", &id, "max=15M"], 2, "it must be at least 16M");
     refused(&["ctl", "set", "low=1M"], 2, "elbowroom ctl set PID low=1M");
     refused(&["ctl", "set", &id, "high=1M"], 2, "high is of a group");
-    refused(&["ctl", "set", &id, "swappiness=1"], 2, "there is no limit 'swappiness'");
+    refused(&["ctl", "set", &id, "swiftness=1"], 2, "there is no limit 'swiftness'");
     refused(&["ctl", "stat", &id, "cache"], 1, "no process of run");
     refused(&["ctl", "set", &id], 2, "max=SIZE");
     refused(&["ctl", "reclaim", &id], 2, "SIZE");

@@ -333,8 +333,8 @@ fn limits_that_change_at_the_same_time_are_all_kept() {
     });
 }
 
-/// A refusal has twice as much freed ahead as was allocated in 10 ms at the rate since the last look: a part of
-/// `max` at most, not what `low` protects, and nothing in a group that was not refused any.
+/// A refusal has twice as much freed ahead as was allocated in 10 ms at the rate since the last look: a part
+/// of `max` at most, not what `low` protects, and nothing in a group that was not refused any.
 #[test]
 fn what_is_freed_ahead_follows_the_rate() {
     let (groups, _mmu) = world();

@@ -1,10 +1,11 @@
 //! Folios that are to be listed: a batch for each thread, so that the lock of a list is taken once for many
 //! folios. Linux: `struct cpu_fbatches` and `folio_batch_move_lru`.
 //!
-//! A folio of a batch is in no list. If it dies in the batch, it is not listed ([`Lruvec`](super::Lruvec)).
+//! A folio of a batch is in no list. If it dies in the batch, it is not listed
+//! ([`Lruvec`](super::Lruvec)).
 //! Batches are small. A reclaim that finds nothing in the lists has all batches listed
-//! ([`Lruvecs::drain`](super::Lruvecs::drain)), and so has the thread that keeps frames at hand, once a second:
-//! pages of threads that do nothing any more are the first to go.
+//! ([`Lruvecs::drain`](super::Lruvecs::drain)), and so has the thread that keeps frames at hand, once a
+//! second: pages of threads that do nothing any more are the first to go.
 //!
 //! Synchronization: a mutex for each batch, held while the batch is listed: a thread that drains all batches
 //! has then also what another thread was about to list.
