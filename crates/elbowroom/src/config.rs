@@ -408,8 +408,9 @@ pub const FAULT_BOUND: Duration = Duration::from_secs(180);
 /// How often it is looked whether handlers get on, and faults are served.
 pub const WATCH_LOOK: Duration = Duration::from_secs(1);
 
-/// If so many accesses in a row find a group over its `high` and can reclaim nothing, that is reported. One
-/// access alone may have found pages that are being written, which the next one reclaims.
+/// If so many more accesses find a group over its `high` and can reclaim nothing, that is reported. One
+/// access alone may have found pages that are being written, which the next one reclaims. An access that
+/// reclaims something halves the count, which is at most four times this.
 pub const STUCK_ACCESSES: u32 = 4;
 
 /// That a group stays over its `high` is reported again after this.

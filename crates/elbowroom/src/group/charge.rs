@@ -55,8 +55,8 @@ impl NearMax {
         Some(groups.id(index))
     }
 
-    /// How many pages of a group are to be freed ahead of need: until twice as much is free below its `max` as
-    /// its threads allocated lately in [`NEAR_MAX_TIME`], but not what its own `low` protects. Pages in
+    /// How many pages of a group are to be freed ahead of need: until twice as much is free below its `max`
+    /// as its threads allocated lately in [`NEAR_MAX_TIME`], but not what its own `low` protects. Pages in
     /// stocks are free. Linux: the watermarks of `kswapd`.
     pub fn beyond(&self, groups: &Groups, group: GroupId) -> u64 {
         groups.drain(group.index());

@@ -102,10 +102,11 @@ impl Group {
 
     /// Notes that an access has found the group over its `high`, and whether pages of it could be reclaimed.
     pub fn note_high(&self, reclaimed: bool) {
-        if !reclaimed {
-            self.stuck.fetch_add(1, Ordering::Relaxed);
-        } else if self.stuck.load(Ordering::Relaxed) > 0 {
-            self.stuck.store(0, Ordering::Relaxed);
+        // Threads that note it at the same time may lose one another's: the count is a guess.
+        let stuck = self.stuck.load(Ordering::Relaxed);
+        let now = if reclaimed { stuck / 2 } else { (stuck + 1).min(4 * STUCK_ACCESSES) };
+        if now != stuck {
+            self.stuck.store(now, Ordering::Relaxed);
         }
     }
 
@@ -375,8 +376,8 @@ impl Groups {
         self.lineage(self.payer(group)).find_map(over)
     }
 
-    /// The groups that use more than their `high`, and of which the last accesses, [`STUCK_ACCESSES`] in a
-    /// row at least, could reclaim nothing; each with its usage and its `high`, in pages.
+    /// The groups that use more than their `high`, and of which nearly all of the last accesses could reclaim
+    /// nothing ([`STUCK_ACCESSES`]); each with its usage and its `high`, in pages.
     pub fn stuck_over_high(&self) -> Vec<(GroupId, [u64; 2])> {
         let stuck = |(index, place): (usize, Node)| {
             let group = self.at(index);

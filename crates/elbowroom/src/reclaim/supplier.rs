@@ -1,6 +1,6 @@
 //! The thread that keeps frames at hand: the arena grows ahead of need, frames are freed when few are left,
-//! and memory of groups that are at their `max`, and pages are given to the other processes of the run. Linux:
-//! `kswapd`.
+//! and memory of groups that are at their `max`, and pages are given to the other processes of the run.
+//! Linux: `kswapd`.
 
 use super::{Reclaim, Target};
 use crate::config::{DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, SUPPLY_LOOK};
