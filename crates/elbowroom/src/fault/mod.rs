@@ -456,7 +456,7 @@ impl<'a, P: Platform> Handler<'a, P> {
     pub(crate) fn serve(&mut self, fault: Parked) {
         self.core.mmu.give_way();
         if fault.waiter.is_none() {
-            self.core.note_fault_of(fault.event.thread);
+            self.core.note_fault_of(fault.event.thread, fault.since);
         }
         let addr = fault.event.addr;
         self.inbox().beat.works(addr);

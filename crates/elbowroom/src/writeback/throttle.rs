@@ -116,12 +116,17 @@ impl<P: Platform> Writeback<P> {
         self.next_throttled.fetch_min(until_ns, Ordering::Relaxed);
     }
 
-    /// Notes that a thread has a fault: it does not wait for less to be dirty. A write-back of its page may
-    /// have woken it.
-    pub(crate) fn note_fault_of(&self, thread: u32) {
+    /// Notes that a thread has a fault, whose event was read at `read`: what it was throttled for before, it
+    /// does not wait for any more. A write-back of its page may have woken it. A fault that is tried again
+    /// may be older than the pause: a signal has ended its wait, and the thread has gone on since.
+    pub(crate) fn note_fault_of(&self, thread: u32, read: Instant) {
         if self.next_throttled.load(Ordering::Relaxed) != NEVER {
+            let read_ns = read.saturating_duration_since(self.born).as_nanos() as u64 + 1;
+            let is_over = |t: &mut Throttled| {
+                t.thread == thread && t.until_ns.saturating_sub(t.pause.time.as_nanos() as u64) < read_ns
+            };
             let mut state = self.state.lock();
-            let awake: Vec<_> = state.throttled.extract_if(.., |t| t.thread == thread).collect();
+            let awake: Vec<_> = state.throttled.extract_if(.., is_over).collect();
             drop(state);
             drop(awake);
         }
