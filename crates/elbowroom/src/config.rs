@@ -258,7 +258,7 @@ pub const GROW_AHEAD_SHARE: usize = 16;
 /// lately in this time.
 pub const NEAR_MAX_TIME: Duration = Duration::from_millis(10);
 
-/// But at most `max` divided by half of this.
+/// What [`NEAR_MAX_TIME`] stands for is at most one part in so many of `max`, so twice that is freed ahead.
 pub const NEAR_MAX_SHARE: u64 = 128;
 
 /// A process that gives pages to others keeps so many free frames: 512 KiB.

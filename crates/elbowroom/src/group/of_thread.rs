@@ -1,11 +1,10 @@
-//! The group in which a thread makes its mappings, where it has said so. Linux: the control group of a
-//! thread.
+//! The group that a thread has chosen for the mappings that it makes. Linux: the control group of a thread.
 
 use super::GroupId;
 #[cfg(not(shuttle))]
 use std::cell::Cell;
 
-// In a model all threads are one for the standard library.
+// A model runs all its threads on one of the standard library's, so this would be shared there.
 #[cfg(not(shuttle))]
 std::thread_local! {
     /// The manager's core, by its address, and the group.

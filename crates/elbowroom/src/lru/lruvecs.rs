@@ -10,7 +10,10 @@ use crate::config::MAX_GROUPS;
 use crate::group::{GroupId, Kind};
 use crate::page::Folio;
 use elbowroom_sync::atomic::{AtomicUsize, Ordering};
-use elbowroom_sync::{Arc, LockStats, OnceLock};
+use elbowroom_sync::{Arc, LockStats, Mutant, OnceLock};
+
+/// In tests of the tests: folios stay in the batches of threads that list no further ones.
+const MUTANT_KEEP_BATCHES: Mutant = Mutant::new("keep_batches");
 
 /// The kind of a folio.
 fn kind_of(folio: &Folio) -> Kind {
@@ -63,7 +66,7 @@ impl Lruvecs {
 
     /// Lists the folios of all threads that are to be listed; `false`: there were none.
     pub(crate) fn drain(&self) -> bool {
-        self.additions.drain(|additions| self.list(additions))
+        !MUTANT_KEEP_BATCHES.planted() && self.additions.drain(|additions| self.list(additions))
     }
 
     /// Lists folios, those of the same lruvec that follow each other together.

@@ -187,8 +187,9 @@ pub enum GroupRequest {
 }
 
 impl GroupRequest {
+    /// The number of [`GroupRequest::Reclaim`] in the table.
     const RECLAIM: u64 = 1;
-    /// Of the first limit; the others follow.
+    /// The number of a request for the first limit. Those for the others follow, as in [`LimitKey::ALL`].
     const SET: u64 = 2;
 
     fn words(self) -> [u64; 2] {

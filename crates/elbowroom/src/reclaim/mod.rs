@@ -100,11 +100,8 @@ impl<P: Platform> Drop for Reclaim<P> {
         let nobody = Ready::default();
         let mut leaked = false;
         // The lists may have folios of objects that the table has given up.
-        let queued: Vec<_> = {
-            self.lists.drain();
-            self.lists.all().flat_map(Lruvec::take_all)
-        }
-        .collect();
+        self.lists.drain();
+        let queued: Vec<_> = self.lists.all().flat_map(Lruvec::take_all).collect();
         debug_assert!(thread::panicking() || queued.iter().all(|folio| !folio.state.test(Flag::Dead)));
         for folio in cached.chain(own).chain(queued) {
             // No thread is left that could have locked it.
@@ -256,7 +253,7 @@ impl<P: Platform> Reclaim<P> {
             let mut victim = match self.meet(folio, woken) {
                 Met::Locked(victim) => victim,
                 Met::Not(folio, fate) => {
-                    // It has left the list, so there may be others behind it.
+                    // A dead folio says nothing about the folios behind it, so the batch is not barren.
                     aged += usize::from(fate == Fate::Gone);
                     self.put_back(folio, fate);
                     continue;

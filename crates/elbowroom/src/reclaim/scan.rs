@@ -35,7 +35,7 @@ pub(crate) struct Target {
     group: GroupId,
     /// Whether it helps that pages go to swap. Linux: `scan_control.may_swap`.
     may_swap: bool,
-    /// What is spared at the least.
+    /// Which groups give nothing, even if all others have nothing left to give.
     spares: Spared,
 }
 

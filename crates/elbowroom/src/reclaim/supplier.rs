@@ -88,7 +88,7 @@ impl<P: Platform> Supplier<'_, P> {
                     self.0.shrink(GroupId::ROOT, FREE_AHEAD_PAGES, &ready);
                     self.0.dispatch(ready.take());
                 }
-                // Those that wait in the batches of idle threads are to be found by reclaim.
+                // Reclaim is to find the folios in the batches of idle threads.
                 self.0.lists.drain();
                 chores();
                 due = Instant::now() + SUPPLY_LOOK;
@@ -126,8 +126,8 @@ impl<P: Platform> Supplier<'_, P> {
         wants
     }
 
-    /// Frees memory of a group that was refused some at its `max`, so that its threads need not do that
-    /// themselves: as much as they will need soon. At the next refusal they ring again.
+    /// Frees as much memory of a group that was refused some at its `max` as its threads will need soon, so
+    /// that the threads need not do that themselves. At the next refusal a thread rings again.
     fn free_in_groups(&self) {
         let groups = &self.0.groups;
         let Some(group) = groups.near_max.take(groups, self.0.began.elapsed()) else { return };

@@ -13,6 +13,7 @@ use crate::platform::Platform;
 use crate::stats::Event;
 use crate::trace::Happened;
 use elbowroom_machine::{FaultEvent, Mmu, PAGE_SHIFT, PAGE_SIZE};
+use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -20,6 +21,9 @@ use std::ops::Range;
 
 /// No writer waits in the kernel.
 const NEVER: u64 = u64::MAX;
+
+/// In tests of the tests: any fault of its thread ends the pause of a writer, an older one as well.
+const MUTANT_ANY_FAULT: Mutant = Mutant::new("any_fault");
 
 /// A writer that waits in the kernel.
 pub(super) struct Throttled {
@@ -29,6 +33,16 @@ pub(super) struct Throttled {
     until_ns: u64,
     /// The writer's stall, for the pressure of groups.
     stall: Option<Stall>,
+}
+
+impl Throttled {
+    /// Whether a fault of `thread`, whose event was read at `read_ns`, shows that the writer does not wait
+    /// any more. A fault that is tried again may be older than the pause: a signal has ended the wait of the
+    /// fault, and the thread has gone on since.
+    fn is_over(&self, thread: u32, read_ns: u64) -> bool {
+        let begun_ns = self.until_ns.saturating_sub(self.pause.time.as_nanos() as u64);
+        self.thread == thread && (begun_ns < read_ns || MUTANT_ANY_FAULT.planted())
+    }
 }
 
 impl<P: Platform> Writeback<P> {
@@ -116,17 +130,13 @@ impl<P: Platform> Writeback<P> {
         self.next_throttled.fetch_min(until_ns, Ordering::Relaxed);
     }
 
-    /// Notes that a thread has a fault, whose event was read at `read`: what it was throttled for before, it
-    /// does not wait for any more. A write-back of its page may have woken it. A fault that is tried again
-    /// may be older than the pause: a signal has ended its wait, and the thread has gone on since.
+    /// Notes that a thread has a fault, whose event was read at `read`: the thread does not wait any more for
+    /// less to be dirty, as it did before. A write-back of its page may have woken it.
     pub(crate) fn note_fault_of(&self, thread: u32, read: Instant) {
         if self.next_throttled.load(Ordering::Relaxed) != NEVER {
             let read_ns = read.saturating_duration_since(self.born).as_nanos() as u64 + 1;
-            let is_over = |t: &mut Throttled| {
-                t.thread == thread && t.until_ns.saturating_sub(t.pause.time.as_nanos() as u64) < read_ns
-            };
             let mut state = self.state.lock();
-            let awake: Vec<_> = state.throttled.extract_if(.., is_over).collect();
+            let awake: Vec<_> = state.throttled.extract_if(.., |t| t.is_over(thread, read_ns)).collect();
             drop(state);
             drop(awake);
         }
@@ -189,5 +199,22 @@ impl<P: Platform> Writeback<P> {
     pub(super) fn note_written(&self, pages: u64, since: Instant) {
         self.flushed.fetch_add(pages, Ordering::Relaxed);
         self.balance.lock().written(pages, since.elapsed().as_nanos() as u64);
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    /// A thread waits at page 1, a signal ends the wait, another handler serves the thread, and the thread
+    /// is throttled at page 2: if the retry of the fault at page 1 ended the pause, nothing would wake the
+    /// thread.
+    #[test]
+    fn only_a_later_fault_of_its_thread_ends_a_pause() {
+        let pause = Pause { time: Duration::from_nanos(100), group: GroupId::ROOT, full: false };
+        let throttled = Throttled { thread: 7, page: 0..PAGE_SIZE, pause, until_ns: 1100, stall: None };
+        let is_over = |thread, read_ns| throttled.is_over(thread, read_ns);
+        assert_eq!([999, 1000, 1001, 5000].map(|read_ns| is_over(7, read_ns)), [false, false, true, true]);
+        assert!(!is_over(8, 5000), "another thread's fault");
     }
 }

@@ -422,3 +422,42 @@ fn a_thread_chooses_the_group_of_its_mappings() {
     assert_eq!(groups.within(inner, || called = true), Err(Errno::NOENT));
     assert!(!called);
 }
+
+/// All of a group's memory is in the batches of threads that do nothing any more, and so in no list.
+#[test]
+fn pages_in_the_batches_of_idle_threads_are_reclaimed() {
+    const THREADS: usize = 8;
+    let bound = Duration::from_secs(3);
+    let config = Config { swap: 100 * UNIT, memory_wait_bound: bound, ..Config::with_memory(100 * UNIT) };
+    let manager = Manager::<Soft>::start_on(config).unwrap();
+    let groups = manager.groups();
+    let group = groups.create(GroupId::ROOT, &limits(|limits| limits.max = 4 * UNIT)).unwrap();
+    let space = groups.create_space(group).unwrap();
+    // Single pages, so that a batch is listed only when it has 31 of them.
+    let touch = |pages: usize| {
+        let cpu = space.cpu();
+        let starts = (0..pages).map(|_| space.map(MapRequest::private_memory(PAGE_SIZE)).unwrap());
+        starts.map(|start| cpu.write_u64(start, start as u64).map(|()| start)).collect::<Result<Vec<_>, _>>()
+    };
+    let (touched, over) = (AtomicU64::new(0), AtomicBool::new(false));
+    std::thread::scope(|scope| {
+        for _ in 0..THREADS {
+            scope.spawn(|| {
+                let starts = touch(30).unwrap();
+                touched.fetch_add(1, Ordering::Release);
+                while !over.load(Ordering::Acquire) {
+                    thread::sleep(Duration::from_millis(1));
+                }
+                let cpu = space.cpu();
+                assert!(starts.into_iter().all(|start| cpu.read_u64(start) == Ok(start as u64)));
+            });
+        }
+        while touched.load(Ordering::Acquire) < THREADS as u64 {
+            thread::sleep(Duration::from_millis(1));
+        }
+        let began = Instant::now();
+        let more = touch(60);
+        over.store(true, Ordering::Release);
+        assert!(more.is_ok() && began.elapsed() < bound, "{more:?} after {:?}", began.elapsed());
+    });
+}
