@@ -208,7 +208,9 @@ enum Refused {
 
 impl Group {
     /// Sets how much is freed ahead, by what was allocated since the last call: `now` is the time. Calls that
-    /// follow within a millisecond change nothing, and of a long pause the last [`LONGEST_LOOK`] count.
+    /// follow within a millisecond change nothing, and of a long pause the last [`LONGEST_LOOK`] count. Less
+    /// than a batch is not worth a scan: a thread that is refused memory frees so much itself, and the folio
+    /// that is evicted for a few pages may have many, which a small group needs.
     fn look_ahead(&self, now: Duration) {
         let (usage, now) = (&self.usage, now.as_nanos() as u64);
         let time = now.saturating_sub(usage.seen_at.load(Ordering::Relaxed));
@@ -224,7 +226,8 @@ impl Group {
             UNLIMITED => 0,
             max => max / NEAR_MAX_SHARE,
         };
-        usage.ahead.store(u64::try_from(ahead).unwrap_or(u64::MAX).min(most), Ordering::Relaxed);
+        let ahead = u64::try_from(ahead).unwrap_or(u64::MAX).min(most);
+        usage.ahead.store(if 2 * ahead < STOCK { 0 } else { ahead }, Ordering::Relaxed);
     }
 }
 
