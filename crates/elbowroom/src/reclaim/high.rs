@@ -34,8 +34,11 @@ pub(crate) fn see_to_high<P: Platform>(
     let batch = reclaim.tuning().reclaim_batch_pages;
     let want = (usage - high).min(MOST_PAGES).max(batch as u64);
     let freed = reclaim.shrink(over, want as usize, woken);
-    // Pages on their way to swap are reclaimed soon.
-    reclaim.groups.of(over).note_high(freed > 0 || reclaim.is_writing_enough());
+    // Pages on their way to swap may be free soon, or stay, if swap is full: an access that finds such pages
+    // says nothing.
+    if freed > 0 || !reclaim.is_writing_enough() {
+        reclaim.groups.of(over).note_high(freed > 0);
+    }
     let (over, [usage, high]) = reclaim.groups.over_high(group)?;
     if freed == 0 {
         reclaim.groups.count(over, GroupEvent::HighStuck, 1);
