@@ -12,7 +12,7 @@ use elbowroom::{Config, DefaultSwap};
 use elbowroom_machine::ShallowIdle;
 use elbowroom_machine::probe::{Groups, Probe, Trial, probe, start};
 use elbowroom_options::size::Shown;
-use elbowroom_options::{Io, Mmu};
+use elbowroom_options::{Faults, Io, Mmu};
 use elbowroom_store::{Errno, LEAST_DESCRIPTORS, Trials};
 use serde::Serialize;
 
@@ -42,7 +42,7 @@ pub struct DoctorArgs {
 const KEYS: &str = "Keys of the JSON object; more may be added, these stay:
   elbowroom_version        text
   can_run                  whether `elbowroom run` would work
-  mode                     {userfaultfd: device|syscall, mmu: move|copy, io: uring|threads};
+  mode                     {userfaultfd: device|syscall|user-mode, mmu: move|copy, io: uring|threads};
                            null if it cannot run
   default_memory_bytes     the budget of a run without --memory
   default_swap             bytes: of such a run without --swap, 0: there is no place for it;
@@ -168,7 +168,7 @@ pub fn doctor(args: DoctorArgs) -> ExitCode {
     if args.fix {
         return fix::fix(&found);
     }
-    let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto);
+    let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto, Faults::Auto);
     let (sharing, awake) = (Sharing::tried(), awake());
     let memory = default_memory_bytes(&found);
     // As `run` tries it: with as many addresses reserved as the budget has bytes.
@@ -216,10 +216,18 @@ fn default_memory_bytes(found: &Probe) -> u64 {
 fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<Advice> {
     let mut advice = Vec::new();
     let mut add = |about, required, text| advice.push(Advice { about, required, text });
-    let userfaultfd = plan::userfaultfd_obstacle(&found.userfaultfd);
+    let userfaultfd = plan::userfaultfd_obstacle(&found.userfaultfd, Faults::Auto);
     let works = userfaultfd.is_none();
     if let Some(text) = userfaultfd {
         add("userfaultfd", true, text);
+    }
+    if works && plan::serves_user_mode_only(&found.userfaultfd) {
+        let text = format!(
+            "only faults of instructions are served. Calls of libc's that are given managed memory are made \
+             with copies of it; system calls of other kinds may fail with \"Bad address\". To serve all: {}",
+            plan::PERMIT
+        );
+        add("user mode only", false, text);
     }
     for (about, text) in plan::start_obstacles(&found.start, &found.limits) {
         add(about, true, text);

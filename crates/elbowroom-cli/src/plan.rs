@@ -2,7 +2,7 @@
 
 use elbowroom_machine::probe::{IoUring, Limits, Memory, MemoryCgroup, Start, Trial, Userfaultfd};
 use elbowroom_options::size::{Exact, Shown};
-use elbowroom_options::{Io, Mmu};
+use elbowroom_options::{Faults, Io, Mmu};
 use elbowroom_store::LEAST_DESCRIPTORS;
 use rustix::io::Errno;
 use serde::Serialize;
@@ -10,7 +10,8 @@ use serde::Serialize;
 /// How `run` will work.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Mode {
-    /// Where the userfaultfd comes from: `device` or `syscall`.
+    /// Where the userfaultfd comes from: `device` or `syscall`; `user-mode`: the system call, for faults of
+    /// the program's own instructions only.
     pub userfaultfd: &'static str,
     /// `move` or `copy`.
     pub mmu: &'static str,
@@ -18,17 +19,30 @@ pub struct Mode {
     pub io: &'static str,
 }
 
+/// [`Mode::userfaultfd`] where only faults of the program's own instructions are served.
+pub const USER_MODE: &str = "user-mode";
+
+/// What lets all faults be served.
+pub const PERMIT: &str = "as root, `elbowroom doctor --fix` gives /dev/userfaultfd to the group elbowroom, \
+                          for good (without root it prints what it would do); in a container, add `--device \
+                          /dev/userfaultfd`, or allow the system call in its seccomp profile and add \
+                          CAP_SYS_PTRACE";
+
 const ENOSYS: i32 = Errno::NOSYS.raw_os_error();
 
 /// The mode that `run` will use with these options.
 ///
 /// # Errors
 /// What is missing and what to do about it, in one line.
-pub fn mode(found: &Userfaultfd, ring: &IoUring, mmu: Mmu, io: Io) -> Result<Mode, String> {
-    if let Some(obstacle) = userfaultfd_obstacle(found) {
+pub fn mode(found: &Userfaultfd, ring: &IoUring, mmu: Mmu, io: Io, faults: Faults) -> Result<Mode, String> {
+    if let Some(obstacle) = userfaultfd_obstacle(found, faults) {
         return Err(obstacle);
     }
-    let userfaultfd = if found.device.works { "device" } else { "syscall" };
+    let userfaultfd = match faults {
+        Faults::Auto | Faults::All if found.device.works => "device",
+        Faults::Auto | Faults::All if found.syscall.works => "syscall",
+        _ => USER_MODE,
+    };
     let mmu = match (mmu, found.move_page.works) {
         (Mmu::Auto | Mmu::Move, true) => "move",
         (Mmu::Auto, false) | (Mmu::Copy, _) => "copy",
@@ -46,17 +60,23 @@ pub fn mode(found: &Userfaultfd, ring: &IoUring, mmu: Mmu, io: Io) -> Result<Mod
     Ok(Mode { userfaultfd, mmu, io })
 }
 
+/// Whether no more can be had than faults of the program's own instructions.
+pub fn serves_user_mode_only(found: &Userfaultfd) -> bool {
+    !found.device.works && !found.syscall.works && found.user_mode_only.works
+}
+
 /// Why there is no userfaultfd that `run` could use, and what to do; `None` if there is one.
-pub fn userfaultfd_obstacle(found: &Userfaultfd) -> Option<String> {
-    const PERMIT: &str = "as root, `elbowroom doctor --fix` gives /dev/userfaultfd to the group elbowroom, \
-                          for good (without root it prints what it would do); in a container, add `--device \
-                          /dev/userfaultfd`, or allow the system call in its seccomp profile and add \
-                          CAP_SYS_PTRACE";
-    if !found.device.works && !found.syscall.works {
-        return Some(if found.user_mode_only.works {
+pub fn userfaultfd_obstacle(found: &Userfaultfd, faults: Faults) -> Option<String> {
+    let all = found.device.works || found.syscall.works;
+    let permitted = match faults {
+        Faults::Auto => all || found.user_mode_only.works,
+        Faults::All => all,
+        Faults::UserMode => found.user_mode_only.works,
+    };
+    if !permitted {
+        return Some(if faults == Faults::All && found.user_mode_only.works {
             format!(
-                "userfaultfd is permitted for faults in user mode only, so that system calls on managed \
-                 memory would fail: {PERMIT}"
+                "userfaultfd is permitted for faults in user mode only (leave out --faults all), or {PERMIT}"
             )
         } else if found.syscall.errno == Some(ENOSYS) {
             "this kernel has no userfaultfd: use one built with CONFIG_USERFAULTFD (in a sandbox that is not \
@@ -219,16 +239,33 @@ mod tests {
     #[test]
     fn the_best_that_works_and_what_was_asked_for() {
         let (mut found, mut ring) = good();
+        let of = |found: &_, ring: &_, mmu, io| mode(found, ring, mmu, io, Faults::Auto);
         let names = |mode: Mode| (mode.userfaultfd, mode.mmu, mode.io);
-        assert_eq!(mode(&found, &ring, Mmu::Auto, Io::Auto).map(names), Ok(("device", "move", "uring")));
-        assert_eq!(mode(&found, &ring, Mmu::Copy, Io::Threads).map(names), Ok(("device", "copy", "threads")));
+        assert_eq!(of(&found, &ring, Mmu::Auto, Io::Auto).map(names), Ok(("device", "move", "uring")));
+        assert_eq!(of(&found, &ring, Mmu::Copy, Io::Threads).map(names), Ok(("device", "copy", "threads")));
         found.device = no(2);
         found.move_page = no(95);
         ring.ring = no(1);
         ring.sysctl_disabled = Some(2);
-        assert_eq!(mode(&found, &ring, Mmu::Auto, Io::Auto).map(names), Ok(("syscall", "copy", "threads")));
-        assert!(mode(&found, &ring, Mmu::Move, Io::Auto).unwrap_err().contains("6.8"));
-        assert!(mode(&found, &ring, Mmu::Auto, Io::Uring).unwrap_err().contains("io_uring_disabled"));
+        assert_eq!(of(&found, &ring, Mmu::Auto, Io::Auto).map(names), Ok(("syscall", "copy", "threads")));
+        assert!(of(&found, &ring, Mmu::Move, Io::Auto).unwrap_err().contains("6.8"));
+        assert!(of(&found, &ring, Mmu::Auto, Io::Uring).unwrap_err().contains("io_uring_disabled"));
+    }
+
+    #[test]
+    fn without_rights_faults_of_instructions_are_served() {
+        let (mut found, ring) = good();
+        let chosen = |found: &Userfaultfd, faults| {
+            mode(found, &ring, Mmu::Auto, Io::Auto, faults).map(|mode| mode.userfaultfd)
+        };
+        assert_eq!(chosen(&found, Faults::UserMode), Ok(USER_MODE));
+        assert!(!serves_user_mode_only(&found));
+        (found.device, found.syscall) = (no(13), no(1));
+        assert!(serves_user_mode_only(&found));
+        assert_eq!(chosen(&found, Faults::Auto), Ok(USER_MODE));
+        assert!(chosen(&found, Faults::All).unwrap_err().contains("user mode only (leave out"));
+        found.user_mode_only = no(1);
+        assert!(chosen(&found, Faults::Auto).unwrap_err().contains("doctor --fix"));
     }
 
     #[test]
@@ -237,9 +274,8 @@ mod tests {
             let mut found = good().0;
             (found.device, found.syscall) = (no(13), no(1));
             change(&mut found);
-            userfaultfd_obstacle(&found).unwrap()
+            userfaultfd_obstacle(&found, Faults::Auto).unwrap()
         };
-        assert!(obstacle(|_| ()).contains("user mode only"));
         assert!(obstacle(|found| found.user_mode_only = no(1)).contains("not permitted (Operation"));
         assert!(obstacle(|found| found.syscall = no(1)).contains("`elbowroom doctor --fix`"));
         let missing =
@@ -247,7 +283,7 @@ mod tests {
         assert!(obstacle(missing).contains("CONFIG_USERFAULTFD"));
         let old = |found: &mut Userfaultfd| (found.device, found.write_protect) = (yes(), no(95));
         assert!(obstacle(old).contains("5.7"));
-        assert_eq!(userfaultfd_obstacle(&good().0), None);
+        assert_eq!(userfaultfd_obstacle(&good().0, Faults::Auto), None);
     }
 
     fn group(limit_bytes: Option<u64>) -> MemoryCgroup {

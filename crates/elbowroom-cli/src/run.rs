@@ -14,7 +14,7 @@ use clap::Args;
 use elbowroom::{Ablation, Config};
 use elbowroom_machine::probe::{self, Groups};
 use elbowroom_options::size::Shown;
-use elbowroom_options::{Fallback, Options, RunFacts, VARIABLE, table};
+use elbowroom_options::{Fallback, Heap, Options, RunFacts, VARIABLE, table};
 use elbowroom_store::Inject;
 
 use crate::config;
@@ -161,8 +161,10 @@ fn prepare(
         Ok(found) => found,
         Err(failure) => return Ok(Err(failure)),
     };
-    if let Some(failure) = obstacle(options, binary, &library)? {
-        return Ok(Err(failure));
+    match obstacle(options, binary, &library)? {
+        Err(failure) => return Ok(Err(failure)),
+        Ok(mode) if mode.userfaultfd == plan::USER_MODE => without_kernel_faults(options)?,
+        Ok(_) => {}
     }
     let mut swap = match asked.decide(options.memory_bytes) {
         Ok(swap) => swap,
@@ -228,19 +230,39 @@ fn check(options: &mut Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why the program's memory cannot be managed; `None`: it can.
+/// Changes the options to those of a run in which system calls on managed memory fail that is not in memory:
+/// memory that libc uses for itself must not be managed.
+fn without_kernel_faults(options: &mut Options) -> Result<(), Failure> {
+    // libc reads directories into blocks of up to 1 MiB.
+    const LEAST_BYTES: u64 = 2 << 20;
+    if options.heap == Heap::All {
+        return Err(Failure::new(
+            CANNOT_WORK,
+            format!(
+                "--heap all: here only faults of instructions are served, and system calls on small blocks \
+                 would fail. Use --heap large, or {}",
+                plan::PERMIT
+            ),
+        ));
+    }
+    options.heap_min_bytes = options.heap_min_bytes.max(LEAST_BYTES);
+    Ok(())
+}
+
+/// How the program's memory is managed, or why it cannot be.
 fn obstacle(
     options: &Options,
     binary: Result<Binary, Obstacle>,
     library: &Library,
-) -> Result<Option<Failure>, Failure> {
+) -> Result<Result<plan::Mode, Failure>, Failure> {
     match binary.and_then(|binary| binary.check(library.target)) {
         Ok(()) => {}
-        Err(Obstacle::Unmanageable(why)) => return Ok(Some(Failure::new(CANNOT_RUN, why))),
+        Err(Obstacle::Unmanageable(why)) => return Ok(Err(Failure::new(CANNOT_RUN, why))),
         Err(Obstacle::Broken(failure)) => return Err(failure),
     }
-    let mode = plan::mode(&probe::userfaultfd(), &probe::io_uring(), options.mmu, options.io);
-    Ok(mode.err().map(|why| Failure::new(CANNOT_WORK, why)))
+    let Options { mmu, io, faults, .. } = *options;
+    let mode = plan::mode(&probe::userfaultfd(), &probe::io_uring(), mmu, io, faults);
+    Ok(mode.map_err(|why| Failure::new(CANNOT_WORK, why)))
 }
 
 /// The budget that is asked for, or the default. Warns if it is more than there can be, also with

@@ -27,7 +27,7 @@ use rustix::mm::{self, Advice};
 use std::ops::Range;
 
 pub use crate::layout::{Denial, GivenState, PutBytes, RearmError, Replaced};
-pub use crate::uffd::Wake;
+pub use crate::uffd::{Served, Wake};
 pub use rustix::mm::Advice as GivenAdvice;
 
 /// How pages get into windows and out.
@@ -52,6 +52,8 @@ pub struct HostConfig {
     pub transfers: Option<fn() -> bool>,
     /// The mover; `None`: the best that the kernel has.
     pub mover: Option<Mover>,
+    /// Which faults are served; `None`: as many as are permitted.
+    pub served: Option<Served>,
     /// How much is done at a time.
     pub batches: Batches,
 }
@@ -80,7 +82,7 @@ impl Default for Batches {
 /// Why no host MMU can be had here.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum SetupError {
-    /// The kernel gives no userfaultfd that serves faults of system calls.
+    /// The kernel gives no userfaultfd that serves the wanted faults.
     #[error(
         "userfaultfd is not permitted here ({0}): run as root or with CAP_SYS_PTRACE, give access to \
          /dev/userfaultfd, or set vm.unprivileged_userfaultfd=1 (see `elbowroom doctor`)"
@@ -158,7 +160,7 @@ impl HostMmu {
     /// # Errors
     /// What is missing, and what the user can do about it.
     pub fn new(config: HostConfig, locks: &LockStats) -> Result<Self, SetupError> {
-        let uffd = Uffd::open().map_err(SetupError::Userfaultfd)?;
+        let uffd = Uffd::open(config.served).map_err(SetupError::Userfaultfd)?;
         let mover = match (config.mover, uffd.has_move) {
             (None | Some(Mover::Move), true) => Mover::Move,
             (Some(Mover::Move), false) => return Err(SetupError::NoMove),
@@ -246,6 +248,11 @@ impl HostMmu {
     /// Which mover is used.
     pub fn mover(&self) -> Mover {
         self.mover
+    }
+
+    /// Which faults are served.
+    pub fn served(&self) -> Served {
+        self.uffd.served
     }
 
     /// The userfaultfd, for an event loop to watch; nonblocking.

@@ -45,7 +45,7 @@ pub use aside::aside;
 pub use extent::{Extent, MappedAt};
 pub use host::{
     Access, Batches, Denial, FaultEvent, GivenAdvice, GivenState, HostConfig, HostMmu, Mover, PutBytes,
-    RearmError, Replaced, SetupError, UnmapError, Wake,
+    RearmError, Replaced, Served, SetupError, UnmapError, Wake,
 };
 pub use idle::ShallowIdle;
 pub use mmu::Mmu;

@@ -15,6 +15,9 @@ pub(crate) const FEATURE_PAGEFAULT_FLAG_WP: u64 = 1 << 0;
 pub(crate) const FEATURE_THREAD_ID: u64 = 1 << 8;
 pub(crate) const FEATURE_MOVE: u64 = 1 << 16;
 
+/// `UFFD_USER_MODE_ONLY`, which rustix does not name.
+pub(crate) const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
+
 pub(crate) const FAULT_WRITE: u64 = 1 << 0;
 pub(crate) const FAULT_WP: u64 = 1 << 1;
 
@@ -42,6 +45,16 @@ pub enum Wake {
     Now,
     /// The caller wakes them later.
     Later,
+}
+
+/// Which faults the kernel lets a process serve.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Served {
+    /// Those of instructions, and those of system calls on the process's memory.
+    All,
+    /// Those of instructions (`UFFD_USER_MODE_ONLY`, Linux 5.11, which takes no right): a system call on a
+    /// page that is not in memory fails with EFAULT.
+    UserMode,
 }
 
 /// Whether pages arrive write-protected.
@@ -76,23 +89,25 @@ impl Message {
 pub(crate) struct Uffd {
     fd: OwnedFd,
     pub(crate) has_move: bool,
+    pub(crate) served: Served,
 }
 
 impl Uffd {
-    /// Opens it through /dev/userfaultfd or the system call, nonblocking, for faults of user and kernel mode.
+    /// Opens it through /dev/userfaultfd or the system call, nonblocking. `served`: for these faults; `None`:
+    /// for as many as are permitted.
     ///
     /// # Errors
-    /// EPERM where neither way is permitted; EINVAL where the kernel lacks write protection or thread ids.
-    pub(crate) fn open() -> Result<Self, Errno> {
+    /// EPERM where no way is permitted; EINVAL where the kernel lacks write protection or thread ids.
+    pub(crate) fn open(served: Option<Served>) -> Result<Self, Errno> {
         let wanted = FEATURE_PAGEFAULT_FLAG_WP | FEATURE_THREAD_ID;
-        let fd = open_any()?;
+        let (fd, served) = open_for(served)?;
         match handshake(fd.as_fd(), wanted | FEATURE_MOVE) {
-            Ok(()) => Ok(Self { fd, has_move: true }),
+            Ok(()) => Ok(Self { fd, has_move: true, served }),
             Err(Errno::INVAL) => {
                 // A failed handshake leaves the descriptor unusable for another one on some kernels.
-                let fd = open_any()?;
+                let (fd, served) = open_for(Some(served))?;
                 handshake(fd.as_fd(), wanted)?;
-                Ok(Self { fd, has_move: false })
+                Ok(Self { fd, has_move: false, served })
             }
             Err(e) => Err(e),
         }
@@ -103,7 +118,7 @@ impl Uffd {
     /// # Errors
     /// As for [`Uffd::open`]. EINVAL: the new userfaultfd has other features.
     pub(crate) fn renew(&self) -> Result<(), Errno> {
-        let new = Self::open()?;
+        let new = Self::open(Some(self.served))?;
         if new.has_move != self.has_move {
             return Err(Errno::INVAL);
         }
@@ -222,11 +237,22 @@ fn dontwake(wake: Wake) -> u64 {
     if wake == Wake::Later { DONTWAKE } else { 0 }
 }
 
-fn open_any() -> Result<OwnedFd, Errno> {
-    open_device().or_else(|_| {
-        // SAFETY: the descriptor is made here and only used for ranges that this crate maps itself.
-        unsafe { rustix::mm::userfaultfd(UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK) }
-    })
+fn open_for(served: Option<Served>) -> Result<(OwnedFd, Served), Errno> {
+    let all = || open_device().or_else(|_| open_by_call(UserfaultfdFlags::empty()));
+    let user_mode = || open_by_call(USER_MODE_ONLY);
+    match served {
+        Some(Served::All) => all().map(|fd| (fd, Served::All)),
+        Some(Served::UserMode) => user_mode().map(|fd| (fd, Served::UserMode)),
+        None => open_for(Some(Served::All))
+            // The error of the better way says what to permit.
+            .or_else(|refused| open_for(Some(Served::UserMode)).map_err(|_| refused)),
+    }
+}
+
+fn open_by_call(extra: UserfaultfdFlags) -> Result<OwnedFd, Errno> {
+    let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | extra;
+    // SAFETY: the descriptor is made here and only used for ranges that this crate maps itself.
+    unsafe { rustix::mm::userfaultfd(flags) }
 }
 
 fn open_device() -> Result<OwnedFd, Errno> {

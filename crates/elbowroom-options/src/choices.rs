@@ -74,6 +74,14 @@ choices! {
         Copy = "copy": "Copying pages",
     }
 
+    /// Which page faults are served.
+    Faults {
+        Auto = "auto": "All, if that is permitted, else those of the program's own instructions",
+        All = "all": "Those of system calls, too: it takes a right (`elbowroom doctor`)",
+        UserMode = "user-mode": "Those of the program's own instructions, which takes no right: calls of \
+                                 libc's that are given managed memory are made with copies of it",
+    }
+
     /// Which blocks of the program's heap are managed.
     Heap {
         All = "all": "All blocks, once there are more than a few: mimalloc stands in for libc's allocator",

@@ -27,7 +27,7 @@ pub mod size;
 pub mod table;
 mod value;
 
-pub use choices::{Core, Fallback, Fork, Heap, Idle, Io, MemoryKind, Mmu, Sharing};
+pub use choices::{Core, Fallback, Faults, Fork, Heap, Idle, Io, MemoryKind, Mmu, Sharing};
 pub use groups::{
     Entry, Group, GroupLimits, GroupSpec, LEAST_LIMIT, LEAST_PROTECTION, MOST_SWAPPINESS, Mistake, Rule,
     RunFacts, What,

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+use crate::choices::{Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Sharing};
 use crate::table::{self, Spec};
 use crate::value::{Problem, Setting, Value};
 
@@ -66,6 +66,8 @@ pub struct Options {
     pub io: Io,
     /// [`table::MMU`].
     pub mmu: Mmu,
+    /// [`table::FAULTS`].
+    pub faults: Faults,
     /// [`table::HANDLERS`]; 0: the manager chooses.
     pub handlers: usize,
     /// [`table::WRITEBACK_INTERVAL`].
@@ -109,7 +111,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 32;
+const COUNT: usize = 33;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -131,6 +133,7 @@ impl Options {
         min_size_bytes: 0,
         io: Io::Auto,
         mmu: Mmu::Auto,
+        faults: Faults::Auto,
         handlers: 0,
         writeback_interval: Duration::ZERO,
         dirty_bytes: None,
@@ -169,6 +172,7 @@ impl Options {
             (&table::MIN_SIZE, &mut self.min_size_bytes),
             (&table::IO, &mut self.io),
             (&table::MMU, &mut self.mmu),
+            (&table::FAULTS, &mut self.faults),
             (&table::HANDLERS, &mut self.handlers),
             (&table::WRITEBACK_INTERVAL, &mut self.writeback_interval),
             (&table::DIRTY, &mut self.dirty_bytes),

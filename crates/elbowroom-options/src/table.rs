@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::choices::{Choice, Core, Fallback, Fork, Heap, Idle, Io, Mmu, Sharing};
+use crate::choices::{Choice, Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Sharing};
 
 /// What the value of an option may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -178,6 +178,10 @@ pub const IO: Spec =
 pub const MMU: Spec =
     Spec::new("mmu", "HOW", Kind::Choice(Mmu::CHOICES), "How pages get into the program's mappings")
         .or("auto");
+
+/// Which faults are served.
+pub const FAULTS: Spec =
+    Spec::new("faults", "WHICH", Kind::Choice(Faults::CHOICES), "Which page faults are served").or("auto");
 
 /// Threads that serve faults.
 pub const HANDLERS: Spec = Spec::new(

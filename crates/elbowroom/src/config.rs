@@ -2,6 +2,7 @@
 
 use crate::ablation::Ablation;
 use crate::process_tree::Member;
+use elbowroom_machine::Served;
 use elbowroom_store::EngineKind;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
@@ -74,6 +75,9 @@ pub struct Config {
     pub engine: EngineKind,
     /// How pages get into windows.
     pub mover: MoverKind,
+    /// Which faults are served ([`Manager::served`](crate::Manager::served));
+    /// `None`: as many as are permitted. For spaces of the host only.
+    pub served: Option<Served>,
     /// Fault handler threads, 1 to [`MAX_HANDLERS`]; 0 lets the manager choose by the number of processors.
     pub handlers: usize,
     /// A dirty page is written back at the latest after this.
@@ -146,6 +150,7 @@ impl Config {
             hooks: Hooks::default(),
             engine: EngineKind::Auto,
             mover: MoverKind::Auto,
+            served: None,
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
             dirty: None,

@@ -44,7 +44,7 @@ pub use config::{
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
-pub use elbowroom_machine::{Errno, Side, WindowTable};
+pub use elbowroom_machine::{Errno, Served, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};
 pub use error::{OpenError, StartError};
 #[cfg(not(shuttle))]

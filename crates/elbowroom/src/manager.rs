@@ -21,7 +21,7 @@ use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
-use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable, probe};
+use elbowroom_machine::{Errno, PAGE_SHIFT, Served, WindowTable, probe};
 use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, StoreFile, reactor};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
@@ -226,6 +226,11 @@ impl<P: Platform> Manager<P> {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| self.core.end_process(thread))
     }
 
+    /// Which faults are served.
+    pub fn served(&self) -> Served {
+        P::served(&self.core.mmu)
+    }
+
     /// The lock statistics, from the manager's start: [`LockStats::snapshot`] has rows to take differences
     /// of, and text for Prometheus; [`LockUse`](crate::LockUse) is made of one, as `--stats` has it.
     pub fn locks(&self) -> &LockStats {
@@ -320,6 +325,10 @@ impl<P: Platform> Manager<P> {
             swap_compressed_bytes: core.swap.pool().bytes(),
             swap_pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
             mmu: P::name(&core.mmu),
+            served: match self.served() {
+                Served::All => "all",
+                Served::UserMode => "user-mode",
+            },
         }
     }
 }

@@ -3,7 +3,7 @@
 use crate::config::{Config, MoverKind};
 use crate::error::StartError;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
-use elbowroom_machine::{Batches, HostConfig, HostMmu, Mmu, Mover};
+use elbowroom_machine::{Batches, HostConfig, HostMmu, Mmu, Mover, Served};
 use elbowroom_sync::LockStats;
 
 /// What a manager runs on. Chosen by type, so that one program can have both.
@@ -25,6 +25,9 @@ pub trait Platform: Sized + Send + Sync + 'static {
 
     /// How pages are mapped, for reports.
     fn name(mmu: &Self::Mmu) -> &'static str;
+
+    /// Which faults are served.
+    fn served(mmu: &Self::Mmu) -> Served;
 }
 
 /// Real pointers, by userfaultfd.
@@ -49,8 +52,8 @@ impl Platform for Host {
             empty_batch: tuning.empty_batch,
             fill_at_once: tuning.fill_at_once,
         };
-        let transfers = config.hooks.transfers;
-        let config = HostConfig { arena_frames: frames, changes_wait, transfers, mover, batches };
+        let (transfers, served) = (config.hooks.transfers, config.served);
+        let config = HostConfig { arena_frames: frames, changes_wait, transfers, mover, served, batches };
         Ok(HostMmu::new(config, locks)?)
     }
 
@@ -70,6 +73,10 @@ impl Platform for Host {
             Mover::Copy => "copy",
         }
     }
+
+    fn served(mmu: &HostMmu) -> Served {
+        mmu.served()
+    }
 }
 
 impl Platform for Soft {
@@ -87,5 +94,10 @@ impl Platform for Soft {
 
     fn name(_mmu: &SoftMmu) -> &'static str {
         "soft"
+    }
+
+    /// Its memory is reached through calls of the library only.
+    fn served(_mmu: &SoftMmu) -> Served {
+        Served::All
     }
 }

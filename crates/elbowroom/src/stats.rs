@@ -349,6 +349,8 @@ pub struct Stats {
     pub swap_pool_bytes: u64,
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
+    /// Which faults are served: `all`, or `user-mode` without those of system calls.
+    pub served: &'static str,
 }
 
 /// What one lock has seen, for [`LockUse`].

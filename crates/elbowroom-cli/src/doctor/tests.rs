@@ -67,7 +67,7 @@ fn report_of(found: &Probe) -> String {
 }
 
 fn report_in(found: &Probe, columns: usize) -> String {
-    let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto).ok();
+    let mode = plan::mode(&found.userfaultfd, &found.io_uring, Mmu::Auto, Io::Auto, Faults::Auto).ok();
     let advice = advise(found, &all_sharing(), &works(), &all_swap());
     let report = Report {
         elbowroom_version: "0",
@@ -100,9 +100,14 @@ fn nothing_missing_no_advice() {
 #[test]
 fn everything_missing_has_one_line() {
     type Change = (&'static str, bool, fn(&mut Probe));
-    let changes: [Change; 13] = [
+    let changes: [Change; 14] = [
+        ("user mode only", false, |found| {
+            (found.userfaultfd.device, found.userfaultfd.syscall) = (refused(), refused());
+            found.userfaultfd.user_mode_only = works();
+        }),
         ("userfaultfd", true, |found| {
             (found.userfaultfd.device, found.userfaultfd.syscall) = (refused(), refused());
+            found.userfaultfd.user_mode_only = refused();
         }),
         ("move", false, |found| found.userfaultfd.move_page = refused()),
         ("io_uring", false, |found| found.io_uring.ring = refused()),
@@ -130,9 +135,9 @@ fn everything_missing_has_one_line() {
         assert_eq!((advice[0].about, advice[0].required), (about, required));
         assert!(!advice[0].text.contains('\n'), "{about}");
     }
-    // Whether pages would be moved or copied matters only where there is a userfaultfd, and the limit of a
-    // group only where there is one.
-    assert_eq!(advise(&all, &all_sharing(), &works(), &all_swap()).len(), changes.len() - 2);
+    // Which faults are served, and whether pages would be moved or copied, matters only where there is a
+    // userfaultfd, and the limit of a group only where there is one.
+    assert_eq!(advise(&all, &all_sharing(), &works(), &all_swap()).len(), changes.len() - 3);
     let text = report_of(&all);
     assert!(text.contains("cannot work here") && text.contains("--fallback kernel"), "{text}");
     assert!(text.contains("What must change:\n  userfaultfd:"), "{text}");

@@ -11,11 +11,10 @@ use rustix::mm::{MapFlags, ProtFlags, UserfaultfdFlags, mmap_anonymous, munmap};
 
 use super::system::read_number;
 use super::{Trial, Userfaultfd};
+use crate::uffd::USER_MODE_ONLY;
 
 const UFFD: u8 = 0xAA;
 const UFFD_API_VERSION: u64 = 0xAA;
-/// `UFFD_USER_MODE_ONLY`, which rustix does not name.
-const USER_MODE_ONLY: UserfaultfdFlags = UserfaultfdFlags::from_bits_retain(1);
 const FEATURE_MOVE: u64 = 1 << 16;
 const FEATURE_WRITE_PROTECT: u64 = 1 << 0;
 const FEATURE_POISON: u64 = 1 << 14;

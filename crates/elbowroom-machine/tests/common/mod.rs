@@ -21,7 +21,8 @@ pub fn mmu_with(
     transfers: Option<fn() -> bool>,
 ) -> Option<HostMmu> {
     let batches = Batches::default();
-    let config = HostConfig { arena_frames: 1500, changes_wait, transfers, mover: Some(mover), batches };
+    let config =
+        HostConfig { arena_frames: 1500, changes_wait, transfers, mover: Some(mover), served: None, batches };
     match HostMmu::new(config, &LockStats::new()) {
         Ok(mmu) => Some(mmu),
         Err(e @ (SetupError::Userfaultfd(_) | SetupError::NoMove)) => {

@@ -1,9 +1,11 @@
 //! syscall(2): a call by its number is the call of that name, if this library stands before that name.
 
-use super::{advise, children, exec, lend, limit_calls, map, open, ranges, read, resize, seek, sync};
-use super::{transfer, write};
+use super::{advise, children, exec, lend, limit_calls, map, open, ranges, read, receive, resize, seek};
+use super::{sync, transfer, write};
 use crate::agent::aio::submit_by_number;
 use crate::agent::resize::without_cancellation;
+use crate::agent::user_mode;
+use crate::base::state;
 use crate::base::sys;
 use crate::process::by_number::{Handler, NUMBERS, before};
 use libc::c_long;
@@ -90,6 +92,9 @@ handlers! {
     SYS_sendfile = transfer::sendfile64 [0 1 2 3];
     SYS_splice = transfer::splice [0 1 2 3 4 5] ends;
     SYS_vmsplice = lend::vmsplice [0 1 2 3] ends;
+    SYS_recvfrom = receive::recvfrom [0 1 2 3 4 5] ends;
+    SYS_recvmsg = receive::recvmsg [0 1 2] ends;
+    SYS_recvmmsg = receive::recvmmsg [0 1 2 3 4] ends;
     SYS_sendto = lend::sendto [0 1 2 3 4 5] ends;
     SYS_sendmsg = lend::sendmsg [0 1 2] ends;
     SYS_sendmmsg = lend::sendmmsg [0 1 2 3] ends;
@@ -112,7 +117,27 @@ static HANDLERS: [Option<Handler>; NUMBERS] = handlers();
 
 /// The function that takes a call; `None`: the kernel itself.
 extern "C" fn choose(number: c_long, a: c_long, b: c_long) -> Option<Handler> {
-    before(number, a, b).or(HANDLERS.get(number as usize).copied().flatten())
+    before(number, a, b).or(HANDLERS.get(number as usize).copied().flatten()).or_else(|| {
+        let repeated = state::serves_user_mode_only() && user_mode::can_be_repeated(number);
+        // SAFETY: the stub takes the six words in the registers of six parameters, and the number in one more
+        // register, in which `syscall` has it.
+        repeated.then(|| unsafe { std::mem::transmute::<unsafe extern "C" fn() -> c_long, Handler>(repeat) })
+    })
+}
+
+/// Calls [`user_mode::by_number`] with the call's number as its seventh parameter.
+#[unsafe(naked)]
+unsafe extern "C" fn repeat() -> c_long {
+    #[cfg(target_arch = "x86_64")]
+    core::arch::naked_asm!(
+        "push rax",
+        "call {by_number}",
+        "add rsp, 8",
+        "ret",
+        by_number = sym user_mode::by_number,
+    );
+    #[cfg(target_arch = "aarch64")]
+    core::arch::naked_asm!("mov x6, x8", "b {by_number}", by_number = sym user_mode::by_number);
 }
 
 /// libc's function of this name. It looks first for numbers without a handler, since most calls have such a
@@ -130,17 +155,22 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "jae {kernel}",
         "lea rax, [rip + {watched}]",
         "cmp byte ptr [rax + rdi], 0",
+        "jne 2f",
+        "cmp byte ptr [rip + {user_mode}], 0",
         "je {kernel}",
+        "2:",
         "push rdi", "push rsi", "push rdx", "push rcx", "push r8", "push r9", "push rax",
         "call {choose}",
         "mov r11, rax",
         "pop rax", "pop r9", "pop r8", "pop rcx", "pop rdx", "pop rsi", "pop rdi",
         "test r11, r11",
         "jz {kernel}",
+        "mov rax, rdi",
         "mov rdi, rsi", "mov rsi, rdx", "mov rdx, rcx", "mov rcx, r8", "mov r8, r9", "mov r9, [rsp + 8]",
         "jmp r11",
         numbers = const NUMBERS,
         watched = sym WATCHED,
+        user_mode = sym state::SERVES_USER_MODE_ONLY,
         choose = sym choose,
         kernel = sym sys::elbowroom_system_call,
     );
@@ -151,7 +181,11 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "adrp x16, {watched}",
         "add x16, x16, :lo12:{watched}",
         "ldrb w16, [x16, x0]",
+        "cbnz w16, 2f",
+        "adrp x16, {user_mode}",
+        "ldrb w16, [x16, :lo12:{user_mode}]",
         "cbz w16, 1f",
+        "2:",
         "stp x29, x30, [sp, #-80]!",
         "stp x0, x1, [sp, #16]", "stp x2, x3, [sp, #32]", "stp x4, x5, [sp, #48]", "str x6, [sp, #64]",
         "bl {choose}",
@@ -159,11 +193,13 @@ pub unsafe extern "C" fn syscall() -> c_long {
         "ldp x0, x1, [sp, #16]", "ldp x2, x3, [sp, #32]", "ldp x4, x5, [sp, #48]", "ldr x6, [sp, #64]",
         "ldp x29, x30, [sp], #80",
         "cbz x16, 1f",
+        "mov x8, x0",
         "mov x0, x1", "mov x1, x2", "mov x2, x3", "mov x3, x4", "mov x4, x5", "mov x5, x6",
         "br x16",
         "1: b {kernel}",
         numbers = const NUMBERS,
         watched = sym WATCHED,
+        user_mode = sym state::SERVES_USER_MODE_ONLY,
         choose = sym choose,
         kernel = sym sys::elbowroom_system_call,
     );

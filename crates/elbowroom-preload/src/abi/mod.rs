@@ -40,6 +40,7 @@ mod mask;
 mod open;
 mod ranges;
 mod read;
+mod receive;
 mod resize;
 mod seek;
 mod signal;

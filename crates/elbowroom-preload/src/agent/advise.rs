@@ -2,6 +2,7 @@
 //! alone would drop managed pages with what was stored in them.
 
 use super::ranges;
+use super::user_mode;
 use crate::base::changes;
 use crate::base::real;
 use crate::base::reserve;
@@ -52,7 +53,7 @@ fn each_part(parts: *const iovec, n: usize, mut each: impl FnMut(&iovec) -> bool
         let batch = &mut batch[..BATCH.min(n - first)];
         let bytes = size_of_val(batch);
         let from = parts.wrapping_add(first).addr();
-        if sys::copy_checked(from, batch.as_mut_ptr().addr(), bytes) != bytes {
+        if user_mode::copy_checked(from, batch.as_mut_ptr().addr(), bytes) != bytes {
             return false;
         }
         if !batch.iter().all(&mut each) {

@@ -3,6 +3,7 @@
 //! the kernel from then on (stdio.rs).
 
 use super::stdio::leave_for_good;
+use super::user_mode;
 use crate::base::real;
 use crate::base::state;
 use crate::base::streams::Kind;
@@ -11,19 +12,28 @@ use libc::{aiocb, c_int, c_long, c_void, sigevent};
 
 /// Where the descriptor is in libaio's (and the kernel's) iocb.
 const IOCB_FD: usize = 20;
+/// Where there is what it does, and its buffer's address and length (or those of an array of parts).
+const IOCB_OPCODE: usize = 16;
+const IOCB_BUFFER: usize = 24;
+const IOCB_LEN: usize = 32;
+/// IOCB_CMD_PREADV and IOCB_CMD_PWRITEV.
+const IOCB_READ_PARTS: u16 = 7;
+const IOCB_WRITE_PARTS: u16 = 8;
+/// The most parts that the kernel takes.
+const MOST_PARTS: usize = 1024;
 
 /// The 32-bit number at an address of the program's, if it can be read.
 fn number_at(at: usize) -> Option<c_int> {
     let mut number: c_int = 0;
     let len = size_of::<c_int>();
-    let copied = sys::copy_checked(at, (&raw mut number).addr(), len);
+    let copied = user_mode::copy_checked(at, (&raw mut number).addr(), len);
     (copied == len).then_some(number)
 }
 
 fn pointer_at(at: usize) -> Option<usize> {
     let mut pointer = 0usize;
     let len = size_of::<usize>();
-    let copied = sys::copy_checked(at, (&raw mut pointer).addr(), len);
+    let copied = user_mode::copy_checked(at, (&raw mut pointer).addr(), len);
     (copied == len).then_some(pointer)
 }
 
@@ -36,6 +46,41 @@ fn before(block: usize, fd_offset: usize, kind: Kind) -> Result<(), c_int> {
     let fd = number_at(block + fd_offset);
     sys::set_errno(kept);
     fd.map_or(Ok(()), |fd| leave_for_good(fd, kind))
+}
+
+/// Has the buffer of a request go to the kernel, where only faults of instructions are served.
+fn leave_aio_buffer(block: *mut aiocb) {
+    if user_mode::manager().is_none() || block.is_null() {
+        return;
+    }
+    let word = |offset: usize| pointer_at(block.addr() + offset);
+    if let (Some(at), Some(len)) =
+        (word(std::mem::offset_of!(aiocb, aio_buf)), word(std::mem::offset_of!(aiocb, aio_nbytes)))
+    {
+        user_mode::leave_to_kernel(at as *const c_void, len);
+    }
+    user_mode::leave_to_kernel(block.cast(), size_of::<aiocb>());
+}
+
+/// As [`leave_aio_buffer`], for libaio's (and the kernel's) iocb: the buffer, or the array of buffers and these.
+fn leave_iocb_buffer(block: usize) {
+    if user_mode::manager().is_none() || block == 0 {
+        return;
+    }
+    let (Some(opcode), Some(at), Some(len)) =
+        (number_at(block + IOCB_OPCODE), pointer_at(block + IOCB_BUFFER), pointer_at(block + IOCB_LEN))
+    else {
+        return;
+    };
+    if !matches!(opcode as u16, IOCB_READ_PARTS | IOCB_WRITE_PARTS) {
+        return user_mode::leave_to_kernel(at as *const c_void, len);
+    }
+    for index in 0..len.min(MOST_PARTS) {
+        let part = at + index * size_of::<libc::iovec>();
+        if let (Some(at), Some(len)) = (pointer_at(part), pointer_at(part + size_of::<usize>())) {
+            user_mode::leave_to_kernel(at as *const c_void, len);
+        }
+    }
 }
 
 /// Calls [`before`] for each of `n` requests of a list.
@@ -52,16 +97,22 @@ fn before_all(blocks: usize, n: i64, fd_offset: usize) -> Result<(), c_int> {
 
 pub unsafe fn read(block: *mut aiocb) -> c_int {
     match before(block.addr(), std::mem::offset_of!(aiocb, aio_fildes), Kind::Reader) {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { real::aio_read64(block.cast()) },
+        Ok(()) => {
+            leave_aio_buffer(block);
+            // SAFETY: the caller's promise.
+            unsafe { real::aio_read64(block.cast()) }
+        }
         Err(errno) => sys::fail(errno),
     }
 }
 
 pub unsafe fn write(block: *mut aiocb) -> c_int {
     match before(block.addr(), std::mem::offset_of!(aiocb, aio_fildes), Kind::Writer) {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { real::aio_write64(block.cast()) },
+        Ok(()) => {
+            leave_aio_buffer(block);
+            // SAFETY: the caller's promise.
+            unsafe { real::aio_write64(block.cast()) }
+        }
         Err(errno) => sys::fail(errno),
     }
 }
@@ -79,6 +130,11 @@ pub unsafe fn list(mode: c_int, blocks: *const *mut aiocb, n: c_int, event: *mut
     let kept = sys::errno();
     let ready = before_all(blocks.addr(), n.into(), std::mem::offset_of!(aiocb, aio_fildes));
     sys::set_errno(kept);
+    for index in 0..usize::try_from(n).unwrap_or(0) {
+        if let Some(block) = pointer_at(blocks.wrapping_add(index).addr()) {
+            leave_aio_buffer(block as *mut aiocb);
+        }
+    }
     match ready {
         // SAFETY: the caller's promise.
         Ok(()) => unsafe { real::lio_listio64(mode, blocks.cast(), n, event.cast()) },
@@ -91,6 +147,11 @@ pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void
     state::note_transfers();
     let kept = sys::errno();
     let done = before_all(blocks.addr(), n, IOCB_FD).and_then(|()| {
+        for index in 0..usize::try_from(n).unwrap_or(0) {
+            if let Some(block) = pointer_at(blocks.wrapping_add(index).addr()) {
+                leave_iocb_buffer(block);
+            }
+        }
         // SAFETY: the kernel checks all of it.
         let r = unsafe { sys::system_call(libc::SYS_io_submit, context, n, blocks) };
         if r < 0 { Err(sys::errno()) } else { Ok(r as c_int) }

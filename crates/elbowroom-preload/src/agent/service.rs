@@ -17,7 +17,7 @@ use super::request::{Answer, Op, Request};
 use super::rest::{self, Rest};
 use super::serve;
 use super::stderr as own_stderr;
-use crate::base::config::{self, Idle, Io, Mmu, Options, Sharing};
+use crate::base::config::{self, Faults, Idle, Io, Mmu, Options, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -29,7 +29,9 @@ use crate::base::state::{self, ALIVE, FAILED, NONE, Process, STARTING};
 use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
-use elbowroom::{Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Space};
+use elbowroom::{
+    Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Served, Space,
+};
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
 use std::collections::VecDeque;
@@ -262,6 +264,11 @@ fn config(options: &Options) -> Config {
             Mmu::Auto => MoverKind::Auto,
             Mmu::Move => MoverKind::Move,
             Mmu::Copy => MoverKind::Copy,
+        },
+        served: match options.faults {
+            Faults::Auto => None,
+            Faults::All => Some(Served::All),
+            Faults::UserMode => Some(Served::UserMode),
         },
         handlers: options.handlers,
         writeback_interval: options.writeback_interval,

@@ -1,11 +1,13 @@
 //! The write family: mappings must see what it stores.
 
-use crate::agent::coherence::{self, At, Given};
+use crate::agent::coherence::{self, At, Given, Way};
+use crate::agent::user_mode;
 use crate::base::real;
 use libc::{c_int, c_void, iovec, off_t, size_t, ssize_t};
 
 /// A write. `real` is libc's own: for files that are not managed, and for calls that the kernel will refuse.
-fn write_to(fd: c_int, from: Given, at: Option<At>, flags: c_int, real: impl FnOnce() -> ssize_t) -> ssize_t {
+fn write_to(fd: c_int, from: Given, at: Option<At>, flags: c_int, real: impl FnMut() -> ssize_t) -> ssize_t {
+    let real = || user_mode::transfer(Way::Write, fd, from, at, flags, real);
     let Some(at) = at else { return real() };
     let look = coherence::look();
     match coherence::managed_fd(fd) {

@@ -175,6 +175,23 @@ real! {
         -> ssize_t = SYS_sendto;
     sendmsg(socket: c_int, message: *const c_void, flags: c_int) -> ssize_t = SYS_sendmsg;
     sendmmsg(socket: c_int, messages: *mut c_void, n: c_uint, flags: c_int) -> c_int = SYS_sendmmsg;
+    recv(socket: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t;
+    __recv_chk(socket: c_int, to: *mut c_void, len: size_t, room: size_t, flags: c_int) -> ssize_t;
+    recvfrom(socket: c_int, to: *mut c_void, len: size_t, flags: c_int, from: *mut c_void,
+        from_len: *mut c_uint) -> ssize_t = SYS_recvfrom;
+    recvmsg(socket: c_int, message: *mut c_void, flags: c_int) -> ssize_t = SYS_recvmsg;
+    recvmmsg(socket: c_int, messages: *mut c_void, n: c_uint, flags: c_int, timeout: *mut c_void) -> c_int
+        = SYS_recvmmsg;
+    fread(to: *mut c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    fread_unlocked(to: *mut c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    __fread_chk(to: *mut c_void, room: size_t, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    __fread_unlocked_chk(to: *mut c_void, room: size_t, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    fwrite(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
+    fputs(text: *const c_char, file: *mut FILE) -> c_int;
+    puts(text: *const c_char) -> c_int;
+    setvbuf(file: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int;
+    setbuffer(file: *mut FILE, buffer: *mut c_char, len: size_t) -> ();
     _exit(status: c_int) -> c_int = SYS_exit_group;
     execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int = SYS_execve;
     execv(path: *const c_char, args: *const *const c_char) -> c_int;

@@ -14,7 +14,7 @@ use crate::base::reason::{Counts, Reason};
 use crate::base::stderr;
 use crate::base::sys;
 use crate::base::turns::Turns;
-use elbowroom::Manager;
+use elbowroom::{Manager, Served};
 
 pub use crate::base::own_thread::{is_service_thread, set_service_thread};
 
@@ -43,6 +43,8 @@ pub struct Process {
     manager: AtomicPtr<Manager>,
     /// The manager copies pages into windows, and so cannot see whether a device has them pinned.
     copies_pages: AtomicBool,
+    /// Calls on managed memory that were seen to fail, since only faults of instructions are served.
+    refused_calls: AtomicU64,
     /// Files opened for a mapping so far.
     opened: AtomicU64,
     /// Why the manager failed, or why this process has no copy of its parent's manager (leaked). Read by
@@ -88,6 +90,8 @@ pub static PRIVATE_MEMORY_LEFT: OnceLock<Reason> = OnceLock::new();
 /// There is no place for a swap file, and the user has not asked for one: private memory is the kernel's.
 /// Not wiped: a manager that starts later in a child has no swap either.
 static NO_SWAP: AtomicBool = AtomicBool::new(false);
+/// Only faults of instructions are served. Not wiped: a child's manager serves what its parent's did.
+pub static SERVES_USER_MODE_ONLY: AtomicBool = AtomicBool::new(false);
 static OPTIONS: OnceLock<Options> = OnceLock::new();
 
 /// Maps the pages of [`Process`], which a fork wipes. Called once, by the constructor, before any thread
@@ -140,6 +144,12 @@ pub fn leave_private() {
 /// The state, if the caller is a thread of the program (the manager's own calls go straight to the kernel).
 pub fn for_program() -> Option<&'static Process> {
     process().filter(|_| !is_service_thread())
+}
+
+/// Whether only faults of instructions are served, and system calls on managed memory fail that is not in
+/// memory.
+pub fn serves_user_mode_only() -> bool {
+    SERVES_USER_MODE_ONLY.load(Ordering::Relaxed)
 }
 
 /// The state and the manager, if it is alive and the caller is a thread of the program. Every interposed
@@ -244,8 +254,19 @@ impl Process {
     pub fn set_manager(&self, manager: &'static Manager) {
         let pointer = std::ptr::from_ref(manager).cast_mut();
         self.copies_pages.store(manager.stats().mmu == "copy", Ordering::Release);
+        SERVES_USER_MODE_ONLY.store(manager.served() == Served::UserMode, Ordering::Release);
         LAST_MANAGER.store(pointer, Ordering::Release);
         self.manager.store(pointer, Ordering::Release);
+    }
+
+    /// Counts a system call on managed memory that failed, since only faults of instructions are served.
+    pub fn note_refused_call(&self) {
+        self.refused_calls.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How many of these there were.
+    pub fn refused_calls(&self) -> u64 {
+        self.refused_calls.load(Ordering::Relaxed)
     }
 
     /// Whether pages are copied into windows, not moved.

@@ -3,6 +3,7 @@
 //! All that is read through the program's pointers is copied by the kernel, which checks them: a bad
 //! pointer is the call's EFAULT, not a signal.
 
+use crate::agent::user_mode;
 use crate::base::reserve::{BOUNCE_BYTES, Buffer};
 use crate::base::sys::{self, PAGE};
 use elbowroom::Manager;
@@ -72,14 +73,12 @@ impl Given {
             let end = (part.iov_base as usize).checked_add(part.iov_len)?;
             (end <= isize::MAX as usize).then_some(part.iov_len)
         };
-        let (mut total, mut managed) = (0usize, false);
-        match self {
-            Self::One(part) => {
-                total = possible(&part)?;
-                managed = in_windows(&part);
-            }
+        let (total, managed) = match self {
+            Self::One(part) => (possible(&part)?, in_windows(&part)),
             Self::Many(parts, n) => {
                 let n = usize::try_from(n).ok().filter(|n| (1..=MOST_PARTS).contains(n))?;
+                let array = iovec { iov_base: parts.cast_mut().cast(), iov_len: n * size_of::<iovec>() };
+                let (mut total, mut managed) = (0usize, in_windows(&array));
                 let mut here = [NO_PART; PARTS_AT_ONCE];
                 for first in (0..n).step_by(PARTS_AT_ONCE) {
                     for part in look(parts, first..n, &mut here)? {
@@ -87,8 +86,9 @@ impl Given {
                         managed |= in_windows(part);
                     }
                 }
+                (total, managed)
             }
-        }
+        };
         Some(Buffers { given: self, total: total.min(MOST_BYTES), managed })
     }
 }
@@ -112,7 +112,7 @@ fn look(
 ) -> Option<&[iovec]> {
     let to = &mut to[..range.len().min(PARTS_AT_ONCE)];
     let from = (parts as usize).wrapping_add(range.start * size_of::<iovec>());
-    let copied = sys::copy_checked(from, to.as_mut_ptr() as usize, size_of_val(to));
+    let copied = user_mode::copy_checked(from, to.as_mut_ptr() as usize, size_of_val(to));
     (copied == size_of_val(to)).then_some(to)
 }
 
@@ -193,8 +193,8 @@ impl Buffers {
                 let n = (part.iov_len - skip).min(len - done);
                 skip = 0;
                 let copied = match way {
-                    Way::Write => sys::copy_checked(there, buffer + done, n),
-                    Way::Read => sys::copy_checked(buffer + done, there, n),
+                    Way::Write => user_mode::copy_checked(there, buffer + done, n),
+                    Way::Read => user_mode::copy_checked(buffer + done, there, n),
                 };
                 done += copied;
                 if copied < n || done == len {

@@ -36,6 +36,8 @@ pub struct Report<'a> {
     pub groups: Vec<GroupFigures<'a>>,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
+    /// System calls on managed memory that were seen to fail, since only faults of instructions are served.
+    pub refused_calls: u64,
     /// The run, of which the process is one, so far; in the report of the process that the command became.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunTotals>,
@@ -133,6 +135,16 @@ impl Display for Report<'_> {
         }
         if let Some(largest) = &self.largest {
             largest::lines(f, largest)?;
+        }
+        if stats.served == "user-mode" {
+            match self.refused_calls {
+                0 => line(f, "faults served", format_args!("of instructions only (`elbowroom doctor`)"))?,
+                n => line(
+                    f,
+                    "faults served",
+                    format_args!("of instructions only: {n} system calls failed (`elbowroom doctor`)"),
+                )?,
+            }
         }
         if self.forked_unmanaged > 0 {
             let n = self.forked_unmanaged;
@@ -234,6 +246,7 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse
         pressure,
         groups: Vec::new(),
         forked_unmanaged: tree::unmanaged_children(),
+        refused_calls: process.refused_calls(),
         run: if is_main { run::totals() } else { None },
         largest: if is_main && is_verbose { run::largest() } else { None },
         left_to_kernel: Left {
@@ -305,6 +318,7 @@ mod tests {
             run: None,
             largest: None,
             forked_unmanaged: 3,
+            refused_calls: 2,
             left_to_kernel: of(&left),
             pid: 9,
             program: "a \"b\"",
@@ -343,6 +357,7 @@ mod tests {
             run: None,
             largest: None,
             forked_unmanaged: 0,
+            refused_calls: 0,
             left_to_kernel: of(&left),
             pid: 9,
             program: "a",
