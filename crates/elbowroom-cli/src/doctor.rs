@@ -4,7 +4,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -17,7 +17,7 @@ use elbowroom_store::{Errno, LEAST_DESCRIPTORS, Trials};
 use serde::Serialize;
 
 use crate::plan::{self, Mode};
-use crate::swap::DIRECTORY;
+use crate::swap::usual_directory;
 
 mod fix;
 
@@ -80,15 +80,16 @@ struct Advice {
 /// The swap of a run without options about swap.
 #[derive(Debug, Serialize)]
 struct Swap {
-    directory: &'static str,
+    directory: PathBuf,
     bytes: u64,
     lack: Option<String>,
 }
 
 impl Swap {
     fn of(memory: u64) -> Self {
-        let DefaultSwap { bytes, lack } = DefaultSwap::of(memory, Path::new(DIRECTORY));
-        Self { directory: DIRECTORY, bytes, lack: lack.map(|lack| lack.to_string()) }
+        let directory = usual_directory(memory);
+        let DefaultSwap { bytes, lack } = DefaultSwap::of(memory, &directory);
+        Self { directory, bytes, lack: lack.map(|lack| lack.to_string()) }
     }
 }
 
@@ -282,7 +283,7 @@ fn advise(found: &Probe, sharing: &Sharing, awake: &Trial, swap: &Swap) -> Vec<A
             0 => "anonymous memory cannot be managed".to_owned(),
             bytes => format!("by default there is swap for {} only", Shown(bytes)),
         };
-        let dir = swap.directory;
+        let dir = swap.directory.display();
         let else_say =
             if swap.bytes == 0 { ", or leave that memory to the kernel with --swap 0" } else { "" };
         let text =

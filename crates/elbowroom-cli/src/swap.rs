@@ -10,7 +10,16 @@ use crate::failure::{CANNOT_WORK, Failure, USAGE};
 use crate::options::Given;
 
 /// Where the swap file is by default.
-pub const DIRECTORY: &str = "/var/tmp";
+const DIRECTORY: &str = "/var/tmp";
+
+/// Where the swap file is if there is no place for it in [`DIRECTORY`], and none was named: the first of the
+/// directories for temporary files that is on a disk with enough room.
+pub fn usual_directory(memory: u64) -> PathBuf {
+    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
+    let all = [Some(DIRECTORY.into()), variable("TMPDIR"), Some("/tmp".into())];
+    let has_place = |dir: &PathBuf| DefaultSwap::of(memory, dir).bytes > 0;
+    all.into_iter().flatten().find(has_place).unwrap_or_else(|| DIRECTORY.into())
+}
 
 /// The smallest `--swap`, in bytes: a smaller number probably lacks a unit.
 const LEAST: u64 = 1 << 20;
@@ -89,8 +98,8 @@ impl<'a> Asked<'a> {
     /// # Errors
     /// What the directory lacks.
     pub fn decide(&self, memory: u64) -> Result<Swap, Failure> {
-        let dir = self.dir.unwrap_or(Path::new(DIRECTORY));
-        let dir = std::path::absolute(dir).unwrap_or_else(|_| dir.to_owned());
+        let dir = self.dir.map_or_else(|| usual_directory(memory), Path::to_owned);
+        let dir = std::path::absolute(&dir).unwrap_or(dir);
         let shown = dir.display();
         let impossible = |lack: Lack, asked: &str| {
             let why = format!("{asked}no place for a swap file in {shown}: {lack}");

@@ -295,6 +295,7 @@ impl<P: Platform> Manager<P> {
             turns: c.get(Event::Turns),
             evicted_pages: c.get(Event::EvictedPages),
             refault_pages: c.get(Event::RefaultPages),
+            near_pages: c.get(Event::NearPages),
             second_chances: c.get(Event::SecondChances),
             stores_ahead: c.get(Event::StoresAhead),
             stores_ahead_unused: c.get(Event::StoresAheadUnused),

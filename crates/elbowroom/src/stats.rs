@@ -76,6 +76,8 @@ pub enum Event {
     EvictedPages,
     /// Evicted pages read again.
     RefaultPages,
+    /// Pages that came back, and would not have gone out with twice the memory.
+    NearPages,
     /// Folios that reclaim put on standby.
     SecondChances,
     /// Pages made writable ahead of their stores.
@@ -285,6 +287,9 @@ pub struct Stats {
     pub evicted_pages: u64,
     /// Evicted pages that were read again.
     pub refault_pages: u64,
+    /// Of the pages that were read again (`refault_pages`) or came in from swap (`pswpin`) those that would
+    /// not have gone out if there were twice the memory: fewer pages went out meanwhile than there are frames.
+    pub near_pages: u64,
     /// Folios that reclaim took out of their window and put on standby, to see whether they are touched
     /// again.
     pub second_chances: u64,

@@ -460,6 +460,13 @@ impl<P: Platform> Reclaim<P> {
         pages
     }
 
+    /// Counts pages that came back, if they would have stayed with twice the memory.
+    fn note_distance(&self, distance: u64, pages: u64) {
+        if distance <= self.listable_frames() as u64 {
+            self.counters.add(Event::NearPages, pages);
+        }
+    }
+
     fn note_evicted(&self, object: Option<&FileObject>, folio: &Folio) {
         if let Some(object) = object {
             self.lists.note_evicted(object.serial, folio);
@@ -473,6 +480,7 @@ impl<P: Platform> Reclaim<P> {
         let refault = self.lists.refault(object.serial, &folio);
         let activate = refault.is_some_and(|Refault { lists, distance }| {
             self.counters.add(Event::RefaultPages, folio.pages());
+            self.note_distance(distance, folio.pages());
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             self.policy.activates(Kind::File, distance, active, room)

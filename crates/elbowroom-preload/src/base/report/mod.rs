@@ -119,6 +119,7 @@ impl Display for Report<'_> {
                 format_args!("{reads} reads, {writes} writes, {lost} pages of stores lost"),
             )?;
             pressure_line(f, &self.pressure)?;
+            more_memory_line(f, stats)?;
             groups::lines(f, &self.groups)?;
             line(f, "layout lock", format_args!("taken by {} faults", stats.layout_lock_faults))?;
         } else {
@@ -175,6 +176,22 @@ fn pressure_line(f: &mut fmt::Formatter<'_>, pressure: &PressureUse) -> fmt::Res
         f,
         "pressure",
         format_args!("threads waited {some:.1} % of the time, all {full:.1} %; {part:.0} % for {most}"),
+    )
+}
+
+/// What twice the memory would have spared, if some megabytes came back.
+fn more_memory_line(f: &mut fmt::Formatter<'_>, stats: &Stats) -> fmt::Result {
+    const LEAST_PAGES: u64 = 1024;
+    let back = stats.refault_pages + stats.pswpin;
+    if back < LEAST_PAGES {
+        return Ok(());
+    }
+    let part = 100.0 * stats.near_pages.min(back) as f64 / back as f64;
+    let back = Bytes(back * sys::PAGE as u64);
+    line(
+        f,
+        "more memory",
+        format_args!("twice as much would have spared {part:.0} % of the {back} that came back"),
     )
 }
 
