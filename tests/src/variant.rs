@@ -52,6 +52,8 @@ variants! {
     encrypted: 16 Some(&["--memory", "16M", "--io", "threads", "--swap-encrypt"]);
     /// Private memory is the kernel's in a forked child, and in its parent from then on.
     fork_kernel: 16 Some(&["--memory", "16M", "--fork", "kernel"]);
+    /// Only faults of instructions are served.
+    user_mode: 16 Some(&["--memory", "16M", "--faults", "user-mode"]);
     /// One handler thread.
     handlers1: 16 Some(&["--memory", "16M", "--handlers", "1"]);
     /// Four handler threads.

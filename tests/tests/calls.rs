@@ -10,7 +10,7 @@ fn buffers(variant: Variant) {
     let outcome = Command::new(program("syscalls")).args([&file, "7"]).variant(variant).run().success();
     assert_eq!(outcome.stdout.lines().count(), 9, "{}", outcome.report());
 }
-behaviour!(buffers: plain, m64, m16, copy, threads, handlers1);
+behaviour!(buffers: plain, m64, m16, copy, threads, handlers1, user_mode);
 
 fn coherence(variant: Variant) {
     let scratch = Scratch::new();
@@ -26,7 +26,7 @@ fn by_number(variant: Variant) {
     let outcome = command.variant(variant).run().success();
     assert_eq!(outcome.stdout, "ok ranges\nok children\nok files\nok segments\n");
 }
-behaviour!(by_number: plain, m64, m16, copy, threads);
+behaviour!(by_number: plain, m64, m16, copy, threads, user_mode);
 
 /// Another process writes the file while a program has it mapped.
 fn foreign_writes(mode: &str, variant: Variant) {
@@ -64,3 +64,11 @@ fn foreign_writes_and_old_mappings(variant: Variant) {
     foreign_writes("old", variant);
 }
 behaviour!(foreign_writes_and_old_mappings: plain, m64, m16);
+
+/// Calls that are given memory of which most is out.
+fn given_memory(variant: Variant) {
+    let scratch = Scratch::new();
+    let directory = scratch.path().display();
+    Command::new(program("given_memory")).args([directory]).variant(variant).run().success();
+}
+behaviour!(given_memory: plain, m16, copy, user_mode);

@@ -14,7 +14,7 @@ fn case(name: &str, variant: Variant) {
 fn bad_pointers(variant: Variant) {
     case("bad_pointers", variant);
 }
-behaviour!(bad_pointers: plain, m64, m16, copy);
+behaviour!(bad_pointers: plain, m64, m16, copy, user_mode);
 
 /// Every name that opens with O_TRUNC.
 fn cuts(variant: Variant) {
@@ -59,7 +59,7 @@ fn pipes(variant: Variant) {
     let outcome = command.variant(variant).run().success();
     assert_eq!(outcome.stdout.lines().count(), 7, "{}", outcome.report());
 }
-behaviour!(pipes: plain, m64, m16, copy, threads);
+behaviour!(pipes: plain, m64, m16, copy, threads, user_mode);
 
 /// One case of `cursors`.
 fn cursors(name: &str, rounds: u32, variant: Variant, options: &[&str]) {
@@ -77,7 +77,7 @@ fn cursors(name: &str, rounds: u32, variant: Variant, options: &[&str]) {
 fn shared_position_writes(variant: Variant) {
     cursors("writes", 10, variant, &["--inject", "write:slow=50us"]);
 }
-behaviour!(shared_position_writes: plain, m64, m16, copy, threads);
+behaviour!(shared_position_writes: plain, m64, m16, copy, threads, user_mode);
 
 fn shared_position_reads(variant: Variant) {
     cursors("reads", 2, variant, &[]);

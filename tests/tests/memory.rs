@@ -28,7 +28,7 @@ fn was_out(outcome: &Outcome) {
 fn arrays(variant: Variant) {
     was_out(&memory(&Scratch::new(), variant, "arrays", "128"));
 }
-behaviour!(arrays: m16, m64, copy, threads);
+behaviour!(arrays: m16, m64, copy, threads, user_mode);
 
 /// A limit on files that the program sets for its own does not hold for the swap file.
 fn limited(variant: Variant) {
@@ -196,7 +196,7 @@ fn mixed(variant: Variant) {
     assert_eq!(left, [0; 3], "{}", managed.report());
     assert!(managed.stat("pswpout") > 0, "{}", managed.report());
 }
-behaviour!(mixed: m16, m64, copy, threads);
+behaviour!(mixed: m16, m64, copy, threads, user_mode);
 
 fn copies(variant: Variant) {
     let scratch = Scratch::new();

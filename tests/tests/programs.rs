@@ -41,7 +41,7 @@ fn python3_mmap(variant: Variant) {
     command().variant(variant).run().success().same_as(&plain);
     assert_eq!(Pattern::sum(&other), left, "the file that was written differs");
 }
-behaviour!(python3_mmap: plain, m64, m16, copy, threads);
+behaviour!(python3_mmap: plain, m64, m16, copy, threads, user_mode);
 
 // ---- ripgrep ----
 
@@ -194,7 +194,7 @@ fn sqlite3_in(variant: Variant, journal: &str) {
 fn sqlite3(variant: Variant) {
     sqlite3_in(variant, "DELETE");
 }
-behaviour!(sqlite3: plain, m64, m16, copy);
+behaviour!(sqlite3: plain, m64, m16, copy, user_mode);
 
 fn sqlite3_wal(variant: Variant) {
     sqlite3_in(variant, "WAL");

@@ -1,5 +1,5 @@
-//! The calls that receive from sockets, which are the kernel's but where only faults of instructions are
-//! served.
+//! The calls that receive from sockets, and random bytes, which are the kernel's but where only faults of
+//! instructions are served.
 
 use crate::agent::user_mode::{self, Does, Part};
 use crate::base::real;
@@ -54,4 +54,14 @@ pub unsafe fn receive_messages(
         // SAFETY: the caller's promise.
         unsafe { real::recvmmsg(socket, messages.cast(), n, flags, timeout.cast()) as ssize_t }
     }) as c_int
+}
+
+pub unsafe fn random_bytes(to: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {
+    // SAFETY: the caller's promise.
+    user_mode::with(&[Part::stored(to, len)], || unsafe { real::getrandom(to, len, flags) })
+}
+
+pub unsafe fn entropy(to: *mut c_void, len: size_t) -> c_int {
+    // SAFETY: the caller's promise.
+    user_mode::with(&[Part::stored(to, len)], || unsafe { real::getentropy(to, len) as ssize_t }) as c_int
 }

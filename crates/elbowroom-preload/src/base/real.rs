@@ -192,6 +192,8 @@ real! {
     puts(text: *const c_char) -> c_int;
     setvbuf(file: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int;
     setbuffer(file: *mut FILE, buffer: *mut c_char, len: size_t) -> ();
+    getrandom(to: *mut c_void, len: size_t, flags: c_uint) -> ssize_t = SYS_getrandom;
+    getentropy(to: *mut c_void, len: size_t) -> c_int;
     _exit(status: c_int) -> c_int = SYS_exit_group;
     execve(path: *const c_char, args: *const *const c_char, env: *const *const c_char) -> c_int = SYS_execve;
     execv(path: *const c_char, args: *const *const c_char) -> c_int;
