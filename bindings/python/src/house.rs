@@ -25,7 +25,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -157,9 +157,9 @@ fn start(settings: Settings) -> Result<House, String> {
         close_unmapped: true,
         alone: true,
         hooks: Hooks {
-            report: Some(say),
-            on_late_fork: Some(crate::fork::note_late),
-            on_hand_back: Some(crate::held::note_given),
+            report: Some(Arc::new(say)),
+            on_late_fork: Some(Arc::new(crate::fork::note_late)),
+            on_hand_back: Some(Arc::new(crate::held::note_given)),
             ..Hooks::default()
         },
         ..Config::with_memory(capacity.memory)

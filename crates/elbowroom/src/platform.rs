@@ -42,14 +42,14 @@ impl Platform for Host {
             MoverKind::Move => Some(Mover::Move),
             MoverKind::Copy => Some(Mover::Copy),
         };
-        let changes_wait = config.hooks.changes_wait.filter(|_| config.ablation.given_way);
+        let changes_wait = config.hooks.changes_wait.clone().filter(|_| config.ablation.given_way);
         let tuning = &config.ablation.tuning;
         let batches = Batches {
             copy_max_pages: tuning.copy_max_pages,
             empty_batch: tuning.empty_batch,
             fill_at_once: tuning.fill_at_once,
         };
-        let transfers = config.hooks.transfers;
+        let transfers = config.hooks.transfers.clone();
         let config = HostConfig { arena_frames: frames, changes_wait, transfers, mover, batches };
         Ok(HostMmu::new(config, locks)?)
     }
