@@ -176,3 +176,26 @@ fn place(offset: u64, len: usize) -> io::Result<(libc::off_t, usize)> {
         None => Err(io::Error::from(Errno::INVAL)),
     }
 }
+
+/// Writes all that was stored to an open file, and waits until it is durable.
+///
+/// # Errors
+/// Those of the write-back, and the kernel's.
+pub fn sync<C: Caller>(caller: C, house: &'static House, fd: RawFd) -> Result<(), C::Error> {
+    let failed = |error: io::Error| caller.error(Failure::of_io(&error, "cannot write the file back"));
+    let id = id_of(&stat(fd).map_err(failed)?);
+    // SAFETY: a system call without arguments.
+    let tid = unsafe { libc::gettid() } as u32;
+    let synced = house.ask(caller, move |house| {
+        let origin = own(tid, fd, id)?;
+        if let Some(object) = house.manager.find(id) {
+            house.manager.write_back(&object, 0..u64::MAX)?;
+        }
+        // SAFETY: integers only.
+        match unsafe { libc::fsync(origin.as_fd().as_raw_fd()) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    })?;
+    synced.map_err(failed)
+}

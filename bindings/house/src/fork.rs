@@ -190,7 +190,7 @@ fn ask_for_rest(house: &'static House, forker: u32) -> Receiver<Result<(u32, Arc
     let (sender, begun) = mpsc::sync_channel(1);
     house.post_alone(Box::new(move |house: &'static House| {
         let late = late_forks().map_or(0, |late| late.load(Ordering::Acquire));
-        let inheritance = match house.manager.fork_begins(&house.space) {
+        let inheritance = match house.manager.fork_begins(house.space) {
             Ok(inheritance) => inheritance,
             Err(errno) => {
                 let why = std::io::Error::from(errno);

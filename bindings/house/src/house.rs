@@ -254,15 +254,19 @@ fn start(settings: Settings) -> Result<House, String> {
     Ok(House::new(manager, space, capacity))
 }
 
+/// What all budgets together have if nothing else is asked for, in bytes: a part of the machine's memory, or of
+/// what its control group permits.
+pub fn default_memory() -> u64 {
+    let total = probe::memory().total_bytes;
+    let groups = probe::Groups::read();
+    let group = groups.as_ref().and_then(probe::memory_cgroup).and_then(|group| group.limit_bytes);
+    let all = total.into_iter().chain(group).min().unwrap_or(0);
+    (all / 100 * MEMORY_PERCENT).max(Config::MIN_MEMORY)
+}
+
 impl Capacity {
     fn of(settings: &Settings) -> Result<Self, String> {
-        let memory = settings.memory.unwrap_or_else(|| {
-            let total = probe::memory().total_bytes;
-            let groups = probe::Groups::read();
-            let group = groups.as_ref().and_then(probe::memory_cgroup).and_then(|group| group.limit_bytes);
-            let all = total.into_iter().chain(group).min().unwrap_or(0);
-            (all / 100 * MEMORY_PERCENT).max(Config::MIN_MEMORY)
-        });
+        let memory = settings.memory.unwrap_or_else(default_memory);
         let most = Config::with_memory(memory).most_swap();
         let named = settings.swap_dir.is_some();
         let swap_dir = settings.swap_dir.clone().unwrap_or_else(|| SWAP_DIR.into());
