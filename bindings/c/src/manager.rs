@@ -46,7 +46,7 @@ pub struct er_config {
     /// once a minute for each group. `group` is the number that er_group_get_stats gives. As report else.
     pub high_stuck:
         Option<unsafe extern "C" fn(context: *mut c_void, group: u64, usage_bytes: u64, high_bytes: u64)>,
-    /// For tests: faults that are injected into reads and writes, for example "read:error=EIO:file=name".
+    /// For tests: faults that are injected into reads and writes, for example "read:eio:file=name".
     /// NULL: none.
     pub inject: *const c_char,
 }
