@@ -85,7 +85,9 @@ int main(int argc, char **argv)
     size_t large = 32 * MIB, small = 4 * MIB;
     er_group *sorts, *keeps;
     void *array, *table;
-    if (array_of(manager, 8 * MIB, large, &sorts, &array) || array_of(manager, 6 * MIB, small, &keeps, &table))
+    if (array_of(manager, 8 * MIB, large, &sorts, &array) != 0)
+        return 1;
+    if (array_of(manager, 6 * MIB, small, &keeps, &table) != 0)
         return 1;
 
     uint64_t *kept = table, *numbers = array, state = 88172645463325252u, sum = 0;
@@ -113,8 +115,8 @@ int main(int argc, char **argv)
     er_group_stats first, second;
     if (er_group_get_stats(sorts, &first, sizeof first) || er_group_get_stats(keeps, &second, sizeof second))
         return failed("stats");
-    printf("sorted %zu MiB with at most %llu MiB in memory; beside it %llu MiB stayed in memory\n", large / MIB,
-           (unsigned long long)(first.peak_bytes / MIB), (unsigned long long)(second.usage_bytes / MIB));
+    printf("sorted %zu MiB with at most %llu MiB in memory; beside it %llu MiB stayed in memory\n",
+           large / MIB, (unsigned long long)(first.peak_bytes / MIB), (unsigned long long)(second.usage_bytes / MIB));
     if (first.peak_bytes > 8 * MIB || second.swap_bytes != 0) {
         fprintf(stderr, "a group had more than its own\n");
         return 1;

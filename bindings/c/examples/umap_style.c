@@ -1,7 +1,7 @@
 /*
- * A program as it is written for umap: fills a file with numbers in descending order, turns the order round in
- * place, and checks it. umap_style FILE [MiB]; UMAP_BUFSIZE is how many pages of UMAP_PAGESIZE bytes it may have
- * in memory.
+ * A program as it is written for umap: fills a file with numbers in descending order, turns the order round
+ * in place, and checks it. umap_style FILE [MiB]; UMAP_BUFSIZE is how many pages of UMAP_PAGESIZE bytes it
+ * may have in memory.
  */
 #define _DEFAULT_SOURCE
 #include <umap/umap.h>

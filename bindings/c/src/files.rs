@@ -169,8 +169,8 @@ pub extern "C" fn er_file_resize(file: *mut er_file, size: u64) -> c_int {
     })
 }
 
-/// Reads bytes, also those that were just stored through a mapping. An I/O error is an error here, where it is
-/// SIGBUS in a mapping.
+/// Reads bytes, also those that were just stored through a mapping. An I/O error is an error here, where it
+/// is SIGBUS in a mapping.
 ///
 /// `offset`, `length`: in bytes. `done`: how many bytes were read: less than `length` only where the file
 /// ends, or an error came; may be NULL.

@@ -101,8 +101,8 @@ pub unsafe extern "C" fn er_limits_init(limits: *mut er_limits, size: usize) {
 
 /// Makes a group.
 ///
-/// `parent`: the group that it is a part of; NULL: the manager's budget. `limits`: NULL for none. `group`: where
-/// the handle goes.
+/// `parent`: the group that it is a part of; NULL: the manager's budget. `limits`: NULL for none. `group`:
+/// where the handle goes.
 ///
 /// Errors: EINVAL: a limit. ENOSPC: there are 1,023 groups.
 ///

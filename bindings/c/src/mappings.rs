@@ -14,8 +14,8 @@ use std::ffi::{c_int, c_void};
 
 /// For er_map: stores stay in the mapping. Anonymous memory is always so.
 pub const ER_PRIVATE: u32 = 1;
-/// For er_map: if the manager cannot manage the file (another process uses it, say), the kernel maps it, beside
-/// the budget. Without it that is the error EOPNOTSUPP. er_is_managed tells.
+/// For er_map: if the manager cannot manage the file (another process uses it, say), the kernel maps it,
+/// beside the budget. Without it that is the error EOPNOTSUPP. er_is_managed tells.
 pub const ER_OR_KERNEL: u32 = 2;
 /// For er_map: the mapping begins at er_map_options.address, where nothing may be mapped (EEXIST).
 pub const ER_FIXED: u32 = 4;
@@ -88,8 +88,8 @@ pub unsafe extern "C" fn er_map_options_init(options: *mut er_map_options, size:
 /// Maps a file, or anonymous memory. The bytes are reached by the pointer that is stored at `address`, by any
 /// thread. They come in when they are touched, within the budget.
 ///
-/// A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read. Memory
-/// that is promised here is there: all anonymous memory together is never more than memory and swap.
+/// A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read.
+/// Memory that is promised here is there: all anonymous memory together is never more than memory and swap.
 ///
 /// Errors: ENOMEM: memory and swap of the group, or of all, do not have so much. EACCES: the file is not open
 /// for that. EOPNOTSUPP: the file cannot be managed, for the reason that er_error gives (see ER_TRUST and
@@ -176,8 +176,8 @@ fn map_file(
     Ok(Held::of_file(Thread, house, part, group)?.0)
 }
 
-/// Unmaps a mapping, all of it. What was stored to a file is written before this returns; whether that worked,
-/// er_sync tells before. No thread may use its bytes any more.
+/// Unmaps a mapping, all of it. What was stored to a file is written before this returns; whether that
+/// worked, er_sync tells before. No thread may use its bytes any more.
 ///
 /// `address`: where it begins, as er_map gave it.
 ///
@@ -214,8 +214,8 @@ enum Pages {
     Whole,
 }
 
-/// Has the manager do something with a range of a mapping that it manages; if the kernel manages it, the kernel
-/// does it.
+/// Has the manager do something with a range of a mapping that it manages; if the kernel manages it, the
+/// kernel does it.
 fn on_range(
     call: &Call,
     at: usize,
@@ -256,8 +256,8 @@ fn on_range(
 /// ER_DISCARD, ER_COLD, ER_PAGEOUT, ER_PUNCH. What forgets bytes (ER_DISCARD, ER_PUNCH) forgets whole pages,
 /// none of which has a byte beside the range.
 ///
-/// Errors: EINVAL: the advice is none for this mapping. EACCES: ER_PUNCH without ER_WRITE. EBUSY: a device uses
-/// the pages.
+/// Errors: EINVAL: the advice is none for this mapping. EACCES: ER_PUNCH without ER_WRITE. EBUSY: a device
+/// uses the pages.
 #[unsafe(no_mangle)]
 pub extern "C" fn er_advise(
     manager: *mut er_manager,
@@ -336,8 +336,8 @@ pub extern "C" fn er_unpin(manager: *mut er_manager, address: *mut c_void, lengt
     })
 }
 
-/// Whether the manager manages a mapping now, within the budget: 1, or 0 if the kernel does. A file goes to the
-/// kernel when another process comes to use it, unless it was opened with ER_TRUST, and at a fork.
+/// Whether the manager manages a mapping now, within the budget: 1, or 0 if the kernel does. A file goes to
+/// the kernel when another process comes to use it, unless it was opened with ER_TRUST, and at a fork.
 ///
 /// Errors: EINVAL: the address is in no mapping.
 ///

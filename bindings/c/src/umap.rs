@@ -1,9 +1,9 @@
 //! The calls of umap (`include/umap/umap.h`), a library that pages files by userfaultfd.
 //!
-//! umap has one buffer in a process, of `UMAP_BUFSIZE` pages of `UMAP_PAGESIZE` bytes. Here that is the budget of
-//! the manager, which the first mapping starts, unless the program has started one. What is stored reaches the
-//! file, although the flag is called UMAP_PRIVATE; other processes' writes to the file are not seen, as with
-//! umap. A region over another one (UMAP_FIXED) is EEXIST.
+//! umap has one buffer in a process, of `UMAP_BUFSIZE` pages of `UMAP_PAGESIZE` bytes. Here that is the
+//! budget of the manager, which the first mapping starts, unless the program has started one. What is stored
+//! reaches the file, although the flag is called UMAP_PRIVATE; other processes' writes to the file are not
+//! seen, as with umap. A region over another one (UMAP_FIXED) is EEXIST.
 
 use crate::border::{Thread, call, invalid, keep, set_errno};
 use crate::manager;

@@ -147,8 +147,8 @@ impl Budget {
                 return Err(Failure::new(
                     Kind::Memory,
                     format!(
-                        "{bytes} bytes do not fit into a budget of {} bytes of memory and {} of swap, of which \
-                         {promised} are in use: {}",
+                        "{bytes} bytes do not fit into a budget of {} bytes of memory and {} of swap, of \
+                         which {promised} are in use: {}",
                         limits.max,
                         limits.swap_max,
                         house::words().swap

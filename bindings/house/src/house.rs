@@ -254,8 +254,8 @@ fn start(settings: Settings) -> Result<House, String> {
     Ok(House::new(manager, space, capacity))
 }
 
-/// What all budgets together have if nothing else is asked for, in bytes: a part of the machine's memory, or of
-/// what its control group permits.
+/// What all budgets together have if nothing else is asked for, in bytes: a part of the machine's memory, or
+/// of what its control group permits.
 pub fn default_memory() -> u64 {
     let total = probe::memory().total_bytes;
     let groups = probe::Groups::read();
@@ -403,19 +403,19 @@ impl House {
         None
     }
 
-    /// Frees the manager, in the file table that has its descriptors, and then its addresses: an access to one
-    /// fails, and gives no zeros.
+    /// Frees the manager, in the file table that has its descriptors, and then its addresses: an access to
+    /// one fails, and gives no zeros.
     fn end(&'static self) {
         let parts = self.manager.windows().parts(elbowroom_machine::PAGE_SIZE..ADDRESS_END);
-        let windows: Vec<_> =
-            parts.filter(|(side, _)| *side == Side::Managed).map(|(_, range)| range).collect();
-        // SAFETY: this is the last worker, and nothing else uses the house, which is the promise of the caller
-        // of `stop`. Nothing is mapped in the windows any more.
+        let windows = parts.filter(|(side, _)| *side == Side::Managed).map(|(_, range)| range);
+        let addresses: Vec<_> = windows.chain(self.manager.windows().tables()).collect();
+        // SAFETY: this is the last worker, and nothing else uses the house, which is the promise of the
+        // caller of `stop`. Nothing is mapped in the windows any more.
         unsafe {
             drop(Box::from_raw(self.owned.space));
             drop(Box::from_raw(self.owned.manager));
-            for window in windows {
-                libc::munmap(window.start as *mut _, window.len());
+            for range in addresses {
+                libc::munmap(range.start as *mut _, range.len());
             }
         }
     }

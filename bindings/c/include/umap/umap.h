@@ -1,12 +1,12 @@
 /*
- * For programs written for umap, LLNL's library that pages files by userfaultfd: the calls of its <umap/umap.h>,
- * done by Elbowroom. Link with -lelbowroom instead of -lumap.
+ * For programs written for umap, LLNL's library that pages files by userfaultfd: the calls of its
+ * <umap/umap.h>, done by Elbowroom. Link with -lelbowroom instead of -lumap.
  *
  * The buffer is the budget of the manager: UMAP_BUFSIZE pages of UMAP_PAGESIZE bytes, at least 16 MiB; three
- * quarters of the machine's memory by default. If the program has called er_start before, it is that manager's.
- * The other variables of umap are read by the getters, and have no effect. Where umap ends the program, these
- * calls fail, with errno; er_error (elbowroom.h) has a text. Stores of a program's own (Umap::Store) are not
- * supported.
+ * quarters of the machine's memory by default. If the program has called er_start before, it is that
+ * manager's. The other variables of umap are read by the getters, and have no effect. Where umap ends the
+ * program, these calls fail, with errno; er_error (elbowroom.h) has a text. Stores of a program's own
+ * (Umap::Store) are not supported.
  *
  * docs/c.md has the differences. SPDX-License-Identifier: MIT OR Apache-2.0
  */
