@@ -7,13 +7,14 @@
 //! under way are counted: the manager is stopped when there are none.
 
 use crate::border::{call, invalid};
-use elbowroom::FileId;
+use elbowroom::{FileId, Place};
 use elbowroom_house::budget::Budget;
 use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::held::Held;
 use elbowroom_house::house::House;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
 
@@ -224,6 +225,40 @@ impl Call {
         held.ok_or_else(|| {
             invalid(format!("no mapping begins at {at:#x}: er_map has not given this address"))
         })
+    }
+
+    /// Has `map` map a range at its place. If a mapping of a file has all of it already, it is replaced there.
+    ///
+    /// # Errors
+    /// Those of `map`. EBUSY: calls that use the old mapping are under way.
+    pub fn replacing(
+        &self,
+        range: Range<usize>,
+        map: impl FnOnce(Place) -> Result<Held, Failure>,
+    ) -> Result<Held, Failure> {
+        let around = {
+            let mut locked = Locked::new();
+            let mappings = &mut locked.table().mappings;
+            let last = mappings.range(..=range.start).next_back();
+            let has_all = |held: &Held| held.is_of_file() && range.end <= held.start() + held.len();
+            let found = last.filter(|(_, held)| has_all(held)).map(|(start, _)| *start);
+            found.and_then(|start| mappings.remove(&start))
+        };
+        let Some(old) = around else { return map(Place::FixedNoReplace(range.start)) };
+        let old = Arc::try_unwrap(old).map_err(|old| {
+            Locked::new().table().mappings.insert(old.start(), old);
+            Failure::new(Kind::State, "calls that use the mapping there are under way".to_owned())
+        })?;
+        match map(Place::Fixed(range.start)) {
+            Ok(new) => {
+                old.cut(range).into_iter().for_each(|part| self.enter_mapping(part));
+                Ok(new)
+            }
+            Err(failure) => {
+                self.enter_mapping(old);
+                Err(failure)
+            }
+        }
     }
 
     /// The mapping that has all of a range.

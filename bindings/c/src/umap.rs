@@ -3,7 +3,7 @@
 //! umap has one buffer in a process, of `UMAP_BUFSIZE` pages of `UMAP_PAGESIZE` bytes. Here that is the
 //! budget of the manager, which the first mapping starts, unless the program has started one. What is stored
 //! reaches the file, although the flag is called UMAP_PRIVATE; other processes' writes to the file are not
-//! seen, as with umap. A region over another one (UMAP_FIXED) is EEXIST.
+//! seen, as with umap. A region inside of another one (UMAP_FIXED) replaces that part of it.
 
 use crate::border::{Thread, call, invalid, keep, set_errno};
 use crate::manager;
@@ -131,15 +131,20 @@ fn map(
     }
     let offset = u64::try_from(offset).ok().filter(|offset| offset.is_multiple_of(PAGE_SIZE as u64));
     let offset = offset.ok_or_else(|| invalid(format!("umap: the offset is no multiple of {PAGE_SIZE}")))?;
-    let place = match (flags & libc::MAP_FIXED != 0, at) {
-        (true, 0) => return Err(invalid("umap: UMAP_FIXED needs an address")),
-        (true, at) => Place::FixedNoReplace(at),
-        (false, _) => Place::Anywhere,
-    };
+    let is_fixed = flags & libc::MAP_FIXED != 0;
+    if is_fixed && at == 0 {
+        return Err(invalid("umap: UMAP_FIXED needs an address"));
+    }
     let mode = if prot & libc::PROT_WRITE != 0 { Mode::Write } else { Mode::Read };
     let call = begin()?;
-    let part = FilePart { fd, offset, len, mode, trust: true, or_kernel: false, place };
-    let held = Held::of_file(Thread, call.house, part, None)?.0;
+    let map = |place: Place| {
+        let part = FilePart { fd, offset, len, mode, trust: true, or_kernel: false, place };
+        Held::of_file(Thread, call.house, part, None).map(|(held, _)| held)
+    };
+    let held = match is_fixed {
+        true => call.replacing(at..at.saturating_add(len), map)?,
+        false => map(Place::Anywhere)?,
+    };
     let start = held.start();
     call.enter_mapping(held);
     Ok(start)

@@ -8,6 +8,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -424,6 +425,18 @@ static size_t entries(const char *name)
     return count;
 }
 
+static size_t mappings(void)
+{
+    FILE *maps = fopen("/proc/self/maps", "r");
+    CHECK(maps != NULL);
+    size_t count = 0;
+    for (int next; (next = getc(maps)) != EOF;)
+        count += next == '\n';
+    fclose(maps);
+    return count;
+}
+
+/* In pages. */
 static size_t addresses(void)
 {
     FILE *status = fopen("/proc/self/statm", "r");
@@ -437,7 +450,9 @@ static size_t addresses(void)
 static void test_again(void)
 {
     make_file(64);
-    size_t descriptors = 0, size = 0;
+    /* Each arena of malloc is 64 MiB of addresses, and comes when threads happen to need it. */
+    mallopt(M_ARENA_MAX, 2);
+    size_t descriptors = 0, size = 0, parts = 0;
     for (int round = 0; round < 30; round++) {
         er_manager *manager = start();
         er_file *file = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
@@ -450,6 +465,7 @@ static void test_again(void)
         if (round == 5) {
             descriptors = entries("/proc/self/fd");
             size = addresses();
+            parts = mappings();
         }
     }
     CHECK(entries("/proc/self/fd") == descriptors);
@@ -457,7 +473,7 @@ static void test_again(void)
     for (int look = 0; look < 200 && entries("/proc/self/task") > 3; look++)
         usleep(10000);
     CHECK(entries("/proc/self/task") == 3);
-    CHECK(addresses() < size + 256);
+    CHECK(addresses() < size + 2 * 64 * MIB / PAGE && mappings() < parts + 12);
 }
 
 /* A stale pointer into a manager that was stopped is SIGSEGV, and not zeros. */
@@ -687,8 +703,16 @@ static void test_umap(void)
     void *fixed = (void *)0x610000000000;
     uint64_t *second = umap(fixed, 8192, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 8192);
     CHECK(second == fixed && second[0] == 7);
-    CHECK(umap(fixed, 8192, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 0) == UMAP_FAILED && errno == EEXIST);
-    CHECK(uunmap(second, 8192) == 0);
+    /* In the place of a region, in the middle of one, and over the end of one. */
+    CHECK(umap(fixed, 8192, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 16384) == fixed && second[0] == 9);
+    CHECK(uunmap(second, 8192) == 0 && uunmap(second, 8192) == -1);
+    char *middle = (char *)region + 16 * MIB, *end = (char *)region + bytes;
+    CHECK(umap(middle, MIB, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 0) == middle);
+    CHECK(*(uint64_t *)middle == 5 && region[4095 * 512] == 4100 && ((uint64_t *)end)[-512] == 8196);
+    CHECK(umap(end - 8192, MIB, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 0) == UMAP_FAILED);
+    CHECK(errno == EEXIST);
+    CHECK(uunmap(middle, MIB) == 0 && uunmap(middle + MIB, MIB) == 0 && uunmap(middle, MIB) == -1);
+    CHECK(region[4095 * 512] == 4100);
     region[0] = 4711;
     CHECK(uunmap(region, bytes) == 0);
     CHECK(uunmap(region, bytes) == -1 && errno == EINVAL);

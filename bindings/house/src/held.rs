@@ -15,6 +15,7 @@ use crate::mapped::{Mapped, is_kernels};
 use elbowroom::{Errno, FileId, MapRequest, OpenError, Place, Prot, Sharing};
 use elbowroom_machine::PAGE_SIZE;
 use std::io;
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -185,6 +186,28 @@ impl Held {
     /// Whether it has no bytes, which no mapping that a caller has is.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// Gives up the bytes of `gone`, a range of whole pages inside of it, without unmapping them: another mapping
+    /// has replaced them. Returns what is left before and behind. For mappings of files.
+    pub fn cut(mut self, gone: Range<usize>) -> Vec<Held> {
+        let parts = [self.start..gone.start, gone.end..self.start + self.len];
+        // So that nothing is unmapped.
+        self.len = 0;
+        let parts = parts.into_iter().filter(|part| part.start < part.end);
+        let left = parts.map(|part| Held {
+            start: part.start,
+            len: part.end - part.start,
+            _promise: None,
+            _budget: self._budget.clone(),
+            _file: self._file.as_ref().map(Mapped::again),
+        });
+        left.collect()
+    }
+
+    /// Whether it is of a file.
+    pub fn is_of_file(&self) -> bool {
+        self._file.is_some()
     }
 
     /// Whether the manager serves it now. A mapping of a file can go to the kernel at any time.

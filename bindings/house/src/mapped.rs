@@ -53,6 +53,13 @@ impl Mapped {
     }
 }
 
+impl Mapped {
+    /// Counts another mapping of the same file, of the same kind.
+    pub fn again(&self) -> Self {
+        Self::new(self.id, self.stores)
+    }
+}
+
 impl Drop for Mapped {
     fn drop(&mut self) {
         mapped_files(|files| {

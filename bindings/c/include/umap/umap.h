@@ -21,7 +21,7 @@
 
 /* What is stored reaches the file, although the flag is called so. */
 #define UMAP_PRIVATE MAP_PRIVATE
-/* The region begins at the address, where nothing may be mapped. */
+/* The region begins at the address, and replaces what lies there of one other region. */
 #define UMAP_FIXED MAP_FIXED
 #define UMAP_FAILED ((void *)-1)
 
