@@ -1,13 +1,14 @@
 /*
  * Elbowroom: files and memory larger than RAM, under a hard budget, at real addresses.
  *
- * Each call that can fail returns 0, or an error number of <errno.h>; `er_error` then has a sentence for people:
- * what could not be done, why, and what to do. Sizes and offsets are bytes. Any thread may call anything at any
- * time, but not a signal handler. A handle that was given up, or is none, is EINVAL. No call is broken off by a
- * signal (EINTR); each waits for disks, and for nothing that has no bound.
+ * Each call that can fail returns 0, or an error number of <errno.h>; `er_error` then has a sentence for
+ * people: what could not be done, why, and what to do. Sizes and offsets are bytes. Any thread may call
+ * anything at any time, but not a signal handler. A handle that was given up, or is none, is EINVAL. No call
+ * is broken off by a signal (EINTR); each waits for disks, and for nothing that has no bound.
  *
- * A forked child goes on with a copy of the manager: anonymous memory is copied when it is stored to; files are the
- * kernel's in the child, and are from then on in the parent those that were mapped at the fork.
+ * A forked child goes on with a copy of the manager: anonymous memory is copied when it is stored to. Files
+ * that are mapped at a fork are the kernel's from then on, in the parent and in the child, and so are those
+ * that the child maps.
  *
  * docs/c.md has examples. SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -63,8 +64,8 @@
 #define ER_PRIVATE 1
 
 /*
- For er_map: if the manager cannot manage the file (another process uses it, say), the kernel maps it, beside
- the budget. Without it that is the error EOPNOTSUPP. er_is_managed tells.
+ For er_map: if the manager cannot manage the file (another process uses it, say), the kernel maps it,
+ beside the budget. Without it that is the error EOPNOTSUPP. er_is_managed tells.
  */
 #define ER_OR_KERNEL 2
 
@@ -270,7 +271,7 @@ typedef struct er_config {
      */
     void (*high_stuck)(void *context, uint64_t group, uint64_t usage_bytes, uint64_t high_bytes);
     /*
-     For tests: faults that are injected into reads and writes, for example "read:error=EIO:file=name".
+     For tests: faults that are injected into reads and writes, for example "read:eio:file=name".
      NULL: none.
      */
     const char *inject;
@@ -339,11 +340,7 @@ typedef struct er_stats {
      */
     uint64_t major_faults;
     /*
-     Median time of a fault, in nanoseconds.
-     */
-    uint64_t fault_p50_ns;
-    /*
-     The 99th percentile of the same.
+     The 99th percentile of the times of faults, in nanoseconds.
      */
     uint64_t fault_p99_ns;
     /*
@@ -396,8 +393,7 @@ extern "C" {
 
  Errors: those of open(2). EINVAL.
 
- # Safety
- The pointers are NULL, or as described.
+ Pointers: The pointers are NULL, or as described.
  */
 int er_open(struct er_manager *manager, const char *name, uint32_t flags, struct er_file **file);
 
@@ -406,8 +402,7 @@ int er_open(struct er_manager *manager, const char *name, uint32_t flags, struct
 
  `flags`: ER_READ, with ER_WRITE and ER_TRUST if need be.
 
- # Safety
- The pointers are NULL, or as described.
+ Pointers: The pointers are NULL, or as described.
  */
 int er_open_fd(struct er_manager *manager, int fd, uint32_t flags, struct er_file **file);
 
@@ -423,8 +418,7 @@ int er_close(struct er_file *file);
 
  Errors: EBADF: the program has closed its descriptor. EINVAL.
 
- # Safety
- `size` is NULL, or has room for a uint64_t.
+ Pointers: `size` is NULL, or has room for a uint64_t.
  */
 int er_file_size(struct er_file *file, uint64_t *size);
 
@@ -437,16 +431,15 @@ int er_file_size(struct er_file *file, uint64_t *size);
 int er_file_resize(struct er_file *file, uint64_t size);
 
 /*
- Reads bytes, also those that were just stored through a mapping. An I/O error is an error here, where it is
- SIGBUS in a mapping.
+ Reads bytes, also those that were just stored through a mapping. An I/O error is an error here, where it
+ is SIGBUS in a mapping.
 
  `offset`, `length`: in bytes. `done`: how many bytes were read: less than `length` only where the file
  ends, or an error came; may be NULL.
 
  Errors: those of pread(2); EIO. EINVAL.
 
- # Safety
- `to` has room for `length` bytes. `done` is NULL, or has room for a size_t.
+ Pointers: `to` has room for `length` bytes. `done` is NULL, or has room for a size_t.
  */
 int er_file_read(struct er_file *file, uint64_t offset, void *to, size_t length, size_t *done);
 
@@ -458,8 +451,7 @@ int er_file_read(struct er_file *file, uint64_t offset, void *to, size_t length,
 
  Errors: those of pwrite(2): ENOSPC, EIO, EBADF without ER_WRITE. EINVAL.
 
- # Safety
- `from` has `length` bytes. `done` is NULL, or has room for a size_t.
+ Pointers: `from` has `length` bytes. `done` is NULL, or has room for a size_t.
  */
 int er_file_write(struct er_file *file, uint64_t offset, const void *from, size_t length, size_t *done);
 
@@ -473,21 +465,19 @@ int er_file_sync(struct er_file *file);
 /*
  Sets all limits to their defaults. `size`: sizeof(er_limits).
 
- # Safety
- `limits` has room for `size` bytes.
+ Pointers: `limits` has room for `size` bytes.
  */
 void er_limits_init(struct er_limits *limits, size_t size);
 
 /*
  Makes a group.
 
- `parent`: the group that it is a part of; NULL: the manager's budget. `limits`: NULL for none. `group`: where
- the handle goes.
+ `parent`: the group that it is a part of; NULL: the manager's budget. `limits`: NULL for none. `group`:
+ where the handle goes.
 
  Errors: EINVAL: a limit. ENOSPC: there are 1,023 groups.
 
- # Safety
- The pointers are NULL, or as described.
+ Pointers: The pointers are NULL, or as described.
  */
 int er_group_create(struct er_manager *manager,
                     struct er_group *parent,
@@ -506,8 +496,7 @@ int er_group_remove(struct er_group *group);
 
  Errors: EINVAL.
 
- # Safety
- `limits` has room for `size` bytes.
+ Pointers: `limits` has room for `size` bytes.
  */
 int er_group_get_limits(struct er_group *group, struct er_limits *limits, size_t size);
 
@@ -517,8 +506,7 @@ int er_group_get_limits(struct er_group *group, struct er_limits *limits, size_t
  Errors: EINVAL: a limit, or less than its anonymous memory has. EBUSY: the limits are set, but not enough
  could be reclaimed within 2 seconds.
 
- # Safety
- `limits` is NULL (no limits), or as described.
+ Pointers: `limits` is NULL (no limits), or as described.
  */
 int er_group_set_limits(struct er_group *group, const struct er_limits *limits);
 
@@ -527,8 +515,7 @@ int er_group_set_limits(struct er_group *group, const struct er_limits *limits);
 
  Errors: EINVAL.
 
- # Safety
- `stats` has room for `size` bytes.
+ Pointers: `stats` has room for `size` bytes.
  */
 int er_group_get_stats(struct er_group *group, struct er_group_stats *stats, size_t size);
 
@@ -546,8 +533,7 @@ const char *er_error(void);
 /*
  Sets all fields of a config to their defaults. `size`: sizeof(er_config).
 
- # Safety
- `config` has room for `size` bytes.
+ Pointers: `config` has room for `size` bytes.
  */
 void er_config_init(struct er_config *config, size_t size);
 
@@ -561,8 +547,7 @@ void er_config_init(struct er_config *config, size_t size);
  Errors: EBUSY: there is one already. ENOTSUP: this machine or this user cannot have one; er_error says
  what is missing, and `elbowroom doctor` what to do. EINVAL, E2BIG: the config. Any thread may call it.
 
- # Safety
- The pointers are NULL, or as described.
+ Pointers: The pointers are NULL, or as described.
  */
 int er_start(const struct er_config *config, struct er_manager **manager);
 
@@ -573,16 +558,14 @@ int er_start(const struct er_config *config, struct er_manager **manager);
  Errors: EBUSY: mappings exist, or other threads' calls are under way; nothing was done. EINVAL: this is no
  manager.
 
- # Safety
- None: any value is checked.
+ Pointers: None: any value is checked.
  */
 int er_stop(struct er_manager *manager);
 
 /*
  Sets all fields to their defaults. `size`: sizeof(er_map_options).
 
- # Safety
- `options` has room for `size` bytes.
+ Pointers: `options` has room for `size` bytes.
  */
 void er_map_options_init(struct er_map_options *options, size_t size);
 
@@ -590,21 +573,20 @@ void er_map_options_init(struct er_map_options *options, size_t size);
  Maps a file, or anonymous memory. The bytes are reached by the pointer that is stored at `address`, by any
  thread. They come in when they are touched, within the budget.
 
- A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read. Memory
- that is promised here is there: all anonymous memory together is never more than memory and swap.
+ A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read.
+ Memory that is promised here is there: all anonymous memory together is never more than memory and swap.
 
  Errors: ENOMEM: memory and swap of the group, or of all, do not have so much. EACCES: the file is not open
  for that. EOPNOTSUPP: the file cannot be managed, for the reason that er_error gives (see ER_TRUST and
  ER_OR_KERNEL). ENODEV: this is no regular file. EEXIST: ER_FIXED, and something is there. EINVAL.
 
- # Safety
- The pointers are NULL, or as described.
+ Pointers: The pointers are NULL, or as described.
  */
 int er_map(struct er_manager *manager, const struct er_map_options *options, void **address);
 
 /*
- Unmaps a mapping, all of it. What was stored to a file is written before this returns; whether that worked,
- er_sync tells before. No thread may use its bytes any more.
+ Unmaps a mapping, all of it. What was stored to a file is written before this returns; whether that
+ worked, er_sync tells before. No thread may use its bytes any more.
 
  `address`: where it begins, as er_map gave it.
 
@@ -629,8 +611,8 @@ int er_sync(struct er_manager *manager, void *address, size_t length);
  ER_DISCARD, ER_COLD, ER_PAGEOUT, ER_PUNCH. What forgets bytes (ER_DISCARD, ER_PUNCH) forgets whole pages,
  none of which has a byte beside the range.
 
- Errors: EINVAL: the advice is none for this mapping. EACCES: ER_PUNCH without ER_WRITE. EBUSY: a device uses
- the pages.
+ Errors: EINVAL: the advice is none for this mapping. EACCES: ER_PUNCH without ER_WRITE. EBUSY: a device
+ uses the pages.
  */
 int er_advise(struct er_manager *manager, void *address, size_t length, uint32_t advice);
 
@@ -652,13 +634,12 @@ int er_pin(struct er_manager *manager, void *address, size_t length);
 int er_unpin(struct er_manager *manager, void *address, size_t length);
 
 /*
- Whether the manager manages a mapping now, within the budget: 1, or 0 if the kernel does. A file goes to the
- kernel when another process comes to use it, unless it was opened with ER_TRUST, and at a fork.
+ Whether the manager manages a mapping now, within the budget: 1, or 0 if the kernel does. A file goes to
+ the kernel when another process comes to use it, unless it was opened with ER_TRUST, and at a fork.
 
  Errors: EINVAL: the address is in no mapping.
 
- # Safety
- `managed` is NULL, or has room for an int.
+ Pointers: `managed` is NULL, or has room for an int.
  */
 int er_is_managed(struct er_manager *manager, void *address, int *managed);
 
@@ -667,8 +648,7 @@ int er_is_managed(struct er_manager *manager, void *address, int *managed);
 
  Errors: EINVAL.
 
- # Safety
- `stats` has room for `size` bytes.
+ Pointers: `stats` has room for `size` bytes.
  */
 int er_get_stats(struct er_manager *manager, struct er_stats *stats, size_t size);
 
@@ -680,8 +660,7 @@ int er_get_stats(struct er_manager *manager, struct er_stats *stats, size_t size
 
  Errors: ERANGE: there is not enough room, and nothing was stored. The next text may be a little longer.
 
- # Safety
- The pointers are NULL, or as described.
+ Pointers: The pointers are NULL, or as described.
  */
 int er_stats_json(struct er_manager *manager, char *buffer, size_t size, size_t *needed);
 

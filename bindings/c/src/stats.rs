@@ -19,9 +19,7 @@ pub struct er_stats {
     pub faults: u64,
     /// Of these, faults that waited for a read.
     pub major_faults: u64,
-    /// Median time of a fault, in nanoseconds.
-    pub fault_p50_ns: u64,
-    /// The 99th percentile of the same.
+    /// The 99th percentile of the times of faults, in nanoseconds.
     pub fault_p99_ns: u64,
     /// Bytes read from files, without the swap file.
     pub read_bytes: u64,
@@ -59,7 +57,6 @@ pub unsafe extern "C" fn er_get_stats(manager: *mut er_manager, stats: *mut er_s
             peak_bytes: seen.peak_bytes,
             faults: seen.pgfault,
             major_faults: seen.pgmajfault,
-            fault_p50_ns: seen.fault_p50_ns,
             fault_p99_ns: seen.fault_p99_ns,
             read_bytes: seen.read_bytes,
             written_bytes: seen.written_bytes,
