@@ -113,10 +113,12 @@ int main(int argc, char **argv)
     }
 
     er_group_stats first, second;
-    if (er_group_get_stats(sorts, &first, sizeof first) || er_group_get_stats(keeps, &second, sizeof second))
+    if (er_group_get_stats(sorts, &first, sizeof first) != 0 ||
+        er_group_get_stats(keeps, &second, sizeof second) != 0)
         return failed("stats");
     printf("sorted %zu MiB with at most %llu MiB in memory; beside it %llu MiB stayed in memory\n",
-           large / MIB, (unsigned long long)(first.peak_bytes / MIB), (unsigned long long)(second.usage_bytes / MIB));
+           large / MIB, (unsigned long long)(first.peak_bytes / MIB),
+           (unsigned long long)(second.usage_bytes / MIB));
     if (first.peak_bytes > 8 * MIB || second.swap_bytes != 0) {
         fprintf(stderr, "a group had more than its own\n");
         return 1;

@@ -227,7 +227,8 @@ impl Call {
         })
     }
 
-    /// Has `map` map a range at its place. If a mapping of a file has all of it already, it is replaced there.
+    /// Has `map` map a range at its place. If a mapping of a file has all of it already, it is replaced
+    /// there.
     ///
     /// # Errors
     /// Those of `map`. EBUSY: calls that use the old mapping are under way.

@@ -188,8 +188,8 @@ impl Held {
         self.len == 0
     }
 
-    /// Gives up the bytes of `gone`, a range of whole pages inside of it, without unmapping them: another mapping
-    /// has replaced them. Returns what is left before and behind. For mappings of files.
+    /// Gives up the bytes of `gone`, a range of whole pages inside of it, without unmapping them: another
+    /// mapping has replaced them. Returns what is left before and behind. For mappings of files.
     pub fn cut(mut self, gone: Range<usize>) -> Vec<Held> {
         let parts = [self.start..gone.start, gone.end..self.start + self.len];
         // So that nothing is unmapped.

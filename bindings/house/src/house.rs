@@ -105,7 +105,8 @@ struct Jobs {
 
 static HOUSE: AtomicPtr<House> = AtomicPtr::new(std::ptr::null_mut());
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
-/// The houses of managers that were stopped, so that tools that look for leaks find them: some 200 bytes each.
+/// The houses of managers that were stopped, so that tools that look for leaks find them: some 200 bytes
+/// each.
 static ENDED: Mutex<Vec<&'static House>> = Mutex::new(Vec::new());
 static GATE: Mutex<()> = Mutex::new(());
 static WORDS: OnceLock<&'static Words> = OnceLock::new();

@@ -1,8 +1,9 @@
 //! The extension module `elbowroom._elbowroom`: mappings of a manager as buffers of Python.
 //!
-//! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `mapping` and `group` are where the
-//! classes are, `interpreter` how its threads wait, `errors` how errors become exceptions. The crate
-//! `elbowroom-house` has the manager of the process and the threads that call it, mappings and budgets.
+//! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `mapping` and
+//! `group` are where the classes are, `interpreter` how its threads wait, `errors` how errors become
+//! exceptions. The crate `elbowroom-house` has the manager of the process and the threads that call it,
+//! mappings and budgets.
 //!
 //! The floors, arrows down only: classes (`mapping`, `group`) > `interpreter` > `errors`.
 
