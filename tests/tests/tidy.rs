@@ -8,7 +8,7 @@ use elbowroom_tests::source::{Source, has_word};
 use elbowroom_tests::types::{Size, Types};
 
 /// The crates, each of which may use only those before it, by directory.
-const CRATES: [(&str, &str); 13] = [
+const CRATES: [(&str, &str); 15] = [
     ("crates/elbowroom-options", "elbowroom-options"),
     ("crates/elbowroom-sync", "elbowroom-sync"),
     ("crates/elbowroom-index", "elbowroom-index"),
@@ -17,6 +17,8 @@ const CRATES: [(&str, &str); 13] = [
     ("crates/elbowroom", "elbowroom"),
     ("crates/elbowroom-preload", "elbowroom-preload"),
     ("crates/elbowroom-heap", "elbowroom-heap"),
+    ("bindings/house", "elbowroom-house"),
+    ("bindings/c", "elbowroom-c"),
     ("bindings/python", "elbowroom-python"),
     ("lab", "elbowroom-lab"),
     ("crates/elbowroom-cli", "elbowroom-cli"),

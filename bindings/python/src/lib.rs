@@ -1,22 +1,22 @@
 //! The extension module `elbowroom._elbowroom`: mappings of a manager as buffers of Python.
 //!
-//! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `house` has the
-//! manager of the process and the threads that call it, `held` a mapping and how it is made and given up,
-//! `mapping` and `group` the classes, `fork` what the two processes of a fork do, `file_table` the
-//! descriptors of the threads, `errors` how errors become exceptions.
+//! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `mapping` and
+//! `group` are where the classes are, `interpreter` how its threads wait, `errors` how errors become
+//! exceptions. The crate `elbowroom-house` has the manager of the process and the threads that call it,
+//! mappings and budgets.
 //!
-//! The floors, arrows down only: classes (`mapping`, `group`) > `held` > `fork` > `house` > `file_table`,
-//! `errors`.
+//! The floors, arrows down only: classes (`mapping`, `group`) > `interpreter` > `errors`.
 
 mod errors;
-mod file_table;
-mod fork;
 mod group;
-mod held;
-mod house;
+mod interpreter;
 mod mapping;
 
-use crate::house::Settings;
+use crate::interpreter::Interpreter;
+use elbowroom_house::caller::Caller;
+use elbowroom_house::failure::Failure;
+use elbowroom_house::house::{self, Settings};
+use elbowroom_house::{files, fork};
 use elbowroom_options::size;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -67,7 +67,7 @@ fn configure(
             "the manager runs already: call elbowroom.configure before the first array is made",
         ));
     }
-    house::configure(Settings { memory, swap, swap_dir, inject });
+    house::configure(Settings { memory, swap, swap_dir, inject, ..Settings::default() });
     Ok(())
 }
 
@@ -75,7 +75,7 @@ fn configure(
 #[pyfunction]
 fn stats(py: Python<'_>) -> PyResult<Option<String>> {
     let Some(house) = house::started() else { return Ok(None) };
-    let stats = house.ask(py, |house| serde_json::to_string(&house.manager.stats()))?;
+    let stats = house.ask(Interpreter(py), |house| serde_json::to_string(&house.manager.stats()))?;
     stats.map(Some).map_err(|error| PyRuntimeError::new_err(error.to_string()))
 }
 
@@ -84,26 +84,27 @@ fn stats(py: Python<'_>) -> PyResult<Option<String>> {
 fn flush_all(py: Python<'_>) -> PyResult<()> {
     let Some(house) = house::started() else { return Ok(()) };
     house
-        .ask(py, |house| house.manager.flush_all())?
-        .map_err(|errno| errors::of(errno, "cannot write a file back"))
+        .ask(Interpreter(py), |house| house.manager.flush_all())?
+        .map_err(|errno| Interpreter(py).error(Failure::of(errno, "cannot write a file back")))
 }
 
 /// Makes the file that `fd` has open `length` bytes long.
 #[pyfunction]
 fn resize(py: Python<'_>, fd: i32, length: u64) -> PyResult<()> {
-    held::resize(py, fd, length)
+    files::resize(Interpreter(py), fd, length)
 }
 
 /// What all budgets together can have: bytes of memory, bytes of swap, and the directory of the swap file.
 /// Starts the manager.
 #[pyfunction]
 fn capacity(py: Python<'_>) -> PyResult<(u64, u64, PathBuf)> {
-    let capacity = &house::house(py)?.capacity;
+    let capacity = &house::house(Interpreter(py))?.capacity;
     Ok((capacity.memory, capacity.swap, capacity.swap_dir.clone()))
 }
 
 #[pymodule]
 fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    house::speak(&interpreter::WORDS);
     fork::register();
     module.add_class::<group::Group>()?;
     module.add_class::<mapping::Hold>()?;

@@ -1,7 +1,10 @@
 //! The class of mappings: a buffer of Python, as long as a view of it lives.
 
 use crate::group::Group;
-use crate::held::{FilePart, Held, Mode};
+use crate::interpreter::Interpreter;
+use elbowroom::Place;
+use elbowroom_house::held::{FilePart, Held, Mode};
+use elbowroom_house::house;
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
@@ -25,7 +28,7 @@ pub struct Mapping {
     /// Where in the file the buffer begins, in bytes.
     offset: u64,
     /// Why the manager has not managed it from the beginning.
-    reason: Option<&'static str>,
+    reason: Option<String>,
     views: AtomicUsize,
 }
 
@@ -119,8 +122,10 @@ impl Mapping {
         let before = (offset % PAGE_SIZE as u64) as usize;
         let too_large = || PyValueError::new_err("the mapping is too large");
         let len = before.checked_add(length).ok_or_else(too_large)?;
-        let part = FilePart { fd, offset: offset - before as u64, len, mode, trust };
-        let (held, reason) = Held::of_file(py, part, group.budget())?;
+        let (offset_of_page, place) = (offset - before as u64, Place::Anywhere);
+        let part = FilePart { fd, offset: offset_of_page, len, mode, trust, or_kernel: true, place };
+        let house = house::house(Interpreter(py))?;
+        let (held, reason) = Held::of_file(Interpreter(py), house, part, Some(group.budget()))?;
         let start = held.start();
         let first = start + before;
         let held = Some(Arc::new(held)).into();
@@ -133,7 +138,13 @@ impl Mapping {
         if length == 0 {
             return Err(PyValueError::new_err("nothing cannot be mapped"));
         }
-        let held = Held::of_memory(py, length, group.budget())?;
+        let held = Held::of_memory(
+            Interpreter(py),
+            house::house(Interpreter(py))?,
+            length,
+            Place::Anywhere,
+            Some(group.budget()),
+        )?;
         let (start, held) = (held.start(), Some(Arc::new(held)).into());
         let (mode, offset, reason) = (Mode::Copy, 0, None);
         Ok(Self { held, start, first: start, len: length, mode, offset, reason, views: 0.into() })
@@ -175,8 +186,8 @@ impl Mapping {
 
     /// Why it was not managed when it was made; `None`: it was.
     #[getter]
-    fn reason(&self) -> Option<&'static str> {
-        self.reason
+    fn reason(&self) -> Option<&str> {
+        self.reason.as_deref()
     }
 
     /// Whether it was closed.
@@ -199,7 +210,7 @@ impl Mapping {
         if self.mode != Mode::Write {
             return Ok(());
         }
-        let flushed = held.flush(py, self.first - self.start + offset, length);
+        let flushed = held.flush(Interpreter(py), self.first - self.start + offset, length);
         // The last reference, if the mapping was closed meanwhile.
         py.detach(move || drop(held));
         flushed

@@ -20,7 +20,7 @@ use crate::uffd::{FAULT_WP, FAULT_WRITE, Message, Uffd};
 use crate::way::Way;
 use crate::{Allowance, Extent, PAGE_SIZE, WindowTable};
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
-use elbowroom_sync::{LockClass, LockStats, Mutex};
+use elbowroom_sync::{Arc, LockClass, LockStats, Mutex};
 use rustix::fd::{AsRawFd, BorrowedFd, RawFd};
 use rustix::io::Errno;
 use rustix::mm::{self, Advice};
@@ -39,17 +39,20 @@ pub enum Mover {
     Copy,
 }
 
+/// A question of the MMU to the program: a function and what it captures.
+pub type Ask = Arc<dyn Fn() -> bool + Send + Sync>;
+
 /// What a host MMU is made with.
-#[derive(Debug, Clone, Copy)]
+#[derive(Clone)]
 pub struct HostConfig {
     /// Size of the arena, in frames (pages), at least 1.
     pub arena_frames: usize,
     /// Tells whether a thread of the program is in a call that changes its mappings in the kernel, or about
     /// to make one: [`HostMmu::give_way`]. Called often, by any thread; must not block.
-    pub changes_wait: Option<fn() -> bool>,
+    pub changes_wait: Option<Ask>,
     /// Tells whether the program has done anything by which a device may read or write its memory after a
     /// call has returned. Called often, by any thread; must not block. For [`Mover::Copy`].
-    pub transfers: Option<fn() -> bool>,
+    pub transfers: Option<Ask>,
     /// The mover; `None`: the best that the kernel has.
     pub mover: Option<Mover>,
     /// Which faults are served; `None`: as many as are permitted.

@@ -44,7 +44,7 @@ pub use arena::Allowance;
 pub use aside::aside;
 pub use extent::{Extent, MappedAt};
 pub use host::{
-    Access, Batches, Denial, FaultEvent, GivenAdvice, GivenState, HostConfig, HostMmu, Mover, PutBytes,
+    Access, Ask, Batches, Denial, FaultEvent, GivenAdvice, GivenState, HostConfig, HostMmu, Mover, PutBytes,
     RearmError, Replaced, Served, SetupError, UnmapError, Wake,
 };
 pub use idle::ShallowIdle;

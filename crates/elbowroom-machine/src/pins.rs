@@ -10,6 +10,7 @@
 //! ([`Pins::may_be`]). No transfer stores to a page that is write-protected, since a page stays writable
 //! for as long as it is pinned. docs/reclaim.md has the steps.
 
+use crate::host::Ask;
 use crate::uffd::put_in_place;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -74,7 +75,7 @@ impl Entry {
 /// What is known of transfers, and the files of /proc that tell.
 pub(crate) struct Pins {
     /// Tells whether the program has done anything that lets a transfer go on after its call.
-    transfers: Option<fn() -> bool>,
+    transfers: Option<Ask>,
     status: Option<OwnedFd>,
     pagemap: OwnedFd,
     born: Instant,
@@ -92,7 +93,7 @@ fn open_own(name: &str) -> Result<OwnedFd, Errno> {
 
 impl Pins {
     /// `None` without /proc: pages are then dropped without looking for references.
-    pub(crate) fn new(transfers: Option<fn() -> bool>) -> Option<Self> {
+    pub(crate) fn new(transfers: Option<Ask>) -> Option<Self> {
         Some(Self {
             transfers,
             status: open_own("/proc/self/status").ok(),
@@ -124,7 +125,7 @@ impl Pins {
         if self.seen.load(Ordering::Relaxed) {
             return true;
         }
-        let told = self.transfers.is_some_and(|tell| tell());
+        let told = self.transfers.as_ref().is_some_and(|tell| tell());
         let found = told || (self.is_time(&self.looked_us, LOOK_EVERY_US) && self.has_pinned());
         if found {
             self.seen.store(true, Ordering::Relaxed);

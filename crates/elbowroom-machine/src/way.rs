@@ -9,6 +9,7 @@
 //!
 //! Synchronization: one atomic, relaxed; it only bounds the time that is given.
 
+use crate::host::Ask;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 use elbowroom_sync::thread::yield_now;
 use elbowroom_sync::time::Instant;
@@ -26,7 +27,7 @@ const OVER_US: u64 = 2000;
 
 /// Whether a change of the program waits, and how much time may be given to it.
 pub(crate) struct Way {
-    changes_wait: Option<fn() -> bool>,
+    changes_wait: Option<Ask>,
     born: Instant,
     /// No more time is given before this moment, in microseconds since `born`: the time given so far has
     /// then been made up for.
@@ -36,14 +37,14 @@ pub(crate) struct Way {
 impl Way {
     /// `changes_wait` tells whether a thread of the program wants to change its mappings; `None`: none ever
     /// does.
-    pub(crate) fn new(changes_wait: Option<fn() -> bool>) -> Self {
+    pub(crate) fn new(changes_wait: Option<Ask>) -> Self {
         Self { changes_wait, born: Instant::now(), paid_until: AtomicU64::new(0) }
     }
 
     /// Yields the processor until no change waits, or the time that may be given is used up.
     #[inline]
     pub(crate) fn give(&self) {
-        if let Some(wait) = self.changes_wait
+        if let Some(wait) = &self.changes_wait
             && wait()
         {
             self.give_while(wait);
@@ -51,7 +52,7 @@ impl Way {
     }
 
     #[cold]
-    fn give_while(&self, wait: fn() -> bool) {
+    fn give_while(&self, wait: &Ask) {
         let now = || self.born.elapsed().as_micros() as u64;
         let begin = now();
         // Two threads that come here at once may both give way: the share need not be exact.

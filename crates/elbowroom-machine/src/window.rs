@@ -124,6 +124,12 @@ impl WindowTable {
         self.around(range).is_some_and(|window| window.first_run(range, Side::Kernel).as_ref() == Some(range))
     }
 
+    /// The addresses of the memory of the table itself, each with the guard page before it. They stay
+    /// reserved when the manager is gone, as those of the windows do.
+    pub fn tables(&self) -> impl Iterator<Item = Range<usize>> + '_ {
+        self.iter().map(|window| window.table.start - PAGE_SIZE..window.table.end.next_multiple_of(PAGE_SIZE))
+    }
+
     /// Whether any of `range` is memory of the table itself.
     pub(crate) fn is_made_of(&self, range: &Range<usize>) -> bool {
         self.iter().any(|w| range.start < w.table.end && w.table.start < range.end)

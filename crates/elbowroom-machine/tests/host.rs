@@ -3,13 +3,14 @@
 mod common;
 
 use common::{frames, mmu, mmu_with, skipped};
-use elbowroom_machine::{Access, Denial, Errno, HostMmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake};
+use elbowroom_machine::{Access, Ask, Denial, Errno, HostMmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake};
+use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-fn mmu_beside(mover: Mover, changes_wait: Option<fn() -> bool>) -> Option<HostMmu> {
+fn mmu_beside(mover: Mover, changes_wait: Option<Ask>) -> Option<HostMmu> {
     mmu_with(mover, changes_wait, None)
 }
 
@@ -75,7 +76,7 @@ fn bring_home(mmu: &HostMmu, extent: &mut elbowroom_machine::Extent) {
 #[test]
 fn a_page_that_the_kernel_has_a_reference_of_keeps_its_frame() {
     const PINNED: usize = 3;
-    let Some(mmu) = mmu_with(Mover::Copy, None, Some(|| true)) else { return };
+    let Some(mmu) = mmu_with(Mover::Copy, None, Some(Arc::new(|| true))) else { return };
     let base = mmu.add_window(1 << 21).unwrap().start;
     let mut extent = frames(&mmu, 4).unwrap();
     (0..16).for_each(|page| extent.bytes_mut()[page * PAGE_SIZE] = page as u8);
@@ -114,7 +115,7 @@ fn a_page_that_the_kernel_has_a_reference_of_keeps_its_frame() {
 /// reference meanwhile.
 #[test]
 fn fresh_pages_are_soon_home_where_there_may_be_transfers() {
-    let Some(mmu) = mmu_with(Mover::Copy, None, Some(|| true)) else { return };
+    let Some(mmu) = mmu_with(Mover::Copy, None, Some(Arc::new(|| true))) else { return };
     let base = mmu.add_window(1 << 21).unwrap().start;
     let mut extent = frames(&mmu, 1).unwrap();
     extent.bytes_mut().fill(5);
@@ -313,7 +314,7 @@ fn changes_of_the_programs_mappings_go_first() {
         }
         false
     }
-    let Some(mmu) = mmu_beside(Mover::Move, Some(waits)) else { return };
+    let Some(mmu) = mmu_beside(Mover::Move, Some(Arc::new(waits))) else { return };
     let window = mmu.add_window(4 << 20).unwrap();
     let mut extent = frames(&mmu, 3).unwrap();
     assert!(gives_way(|| mmu.give_way()));
@@ -328,7 +329,7 @@ fn changes_of_the_programs_mappings_go_first() {
 
 #[test]
 fn a_program_that_never_stops_changing_its_mappings_stops_nobody() {
-    let Some(mmu) = mmu_beside(Mover::Move, Some(|| true)) else { return };
+    let Some(mmu) = mmu_beside(Mover::Move, Some(Arc::new(|| true))) else { return };
     for access in [Access::ReadOnly, Access::Write] {
         round_trip_of(&mmu, access, 4);
     }

@@ -6,6 +6,7 @@ use crate::inject::Inject;
 use crate::inline::Inline;
 #[cfg(not(shuttle))]
 use crate::reactor::Kicker;
+use crate::reactor::OnThreadStart;
 use crate::reactor::Reactor;
 #[cfg(not(shuttle))]
 use crate::threads::Threads;
@@ -39,7 +40,7 @@ pub fn reactor(
     kind: EngineKind,
     watch: Option<RawFd>,
     inject: Option<Arc<Inject>>,
-    on_thread_start: Option<fn()>,
+    on_thread_start: Option<OnThreadStart>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     if watch.is_some_and(|fd| fd < 0) {
         return Err(Errno::BADF);
@@ -59,7 +60,7 @@ pub fn reactor_of_child(
     watch: Option<RawFd>,
     kicker: &Kicker,
     inject: Option<Arc<Inject>>,
-    on_thread_start: Option<fn()>,
+    on_thread_start: Option<OnThreadStart>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     kicker.bell().renew()?;
     engine(kind, watch, kicker.bell().clone(), inject, on_thread_start)
@@ -72,7 +73,7 @@ fn engine(
     _watch: Option<RawFd>,
     bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
-    _on_thread_start: Option<fn()>,
+    _on_thread_start: Option<OnThreadStart>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     Ok(Box::new(Inline::new(bell, inject)))
 }
@@ -83,7 +84,7 @@ fn engine(
     watch: Option<RawFd>,
     bell: Arc<Bell>,
     inject: Option<Arc<Inject>>,
-    on_thread_start: Option<fn()>,
+    on_thread_start: Option<OnThreadStart>,
 ) -> Result<Box<dyn Reactor>, Errno> {
     let uring = || -> Result<Box<dyn Reactor>, Errno> {
         Ok(match Uring::new(RingMode::Deferred, watch, bell.clone(), inject.clone()) {

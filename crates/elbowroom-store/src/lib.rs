@@ -85,7 +85,7 @@ pub use inject::Inject;
 pub use lifeline::{Handed, Lifeline};
 pub use limits::{LEAST_DESCRIPTORS, open_briefly, with_highest_file_limit, with_own_limit};
 pub use origin::Origin;
-pub use reactor::{Kicker, Reactor, Read, ReadDone, Woken};
+pub use reactor::{Kicker, OnThreadStart, Reactor, Read, ReadDone, Woken};
 #[cfg(not(shuttle))]
 pub use room::Room;
 pub use scatter::{SCATTERED_WRITES, WriteRing};

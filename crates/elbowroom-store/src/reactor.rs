@@ -6,6 +6,9 @@ use elbowroom_machine::{Errno, Extent};
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
 
+/// What each thread that a reactor starts calls first: a function of the program and what it captures.
+pub type OnThreadStart = Arc<dyn Fn() + Send + Sync>;
+
 /// A read of `len` bytes at `offset` of `file` into the start of `buf`.
 #[derive(Debug)]
 pub struct Read {

@@ -12,6 +12,7 @@
 use crate::bell::Bell;
 use crate::calls::is_transient;
 use crate::inject::Inject;
+use crate::reactor::OnThreadStart;
 use crate::reactor::{Kicker, Reactor, Read, ReadDone, Woken};
 use crate::request::{Request, Step, perform};
 use elbowroom_machine::Errno;
@@ -32,7 +33,7 @@ pub(crate) struct Threads {
     workers: Vec<thread::JoinHandle<()>>,
     watch: Option<RawFd>,
     inject: Option<Arc<Inject>>,
-    on_start: Option<fn()>,
+    on_start: Option<OnThreadStart>,
     in_flight: usize,
 }
 
@@ -51,7 +52,7 @@ impl Threads {
         watch: Option<RawFd>,
         bell: Arc<Bell>,
         inject: Option<Arc<Inject>>,
-        on_start: Option<fn()>,
+        on_start: Option<OnThreadStart>,
     ) -> Self {
         let locks = LockStats::new();
         let shared = Arc::new(Shared {
@@ -69,9 +70,11 @@ impl Threads {
     /// thread does the read itself: slow, but it goes on.
     fn grow(&mut self) {
         if self.workers.len() < THREADS_MAX && self.workers.len() < self.in_flight {
-            let (shared, on_start) = (self.shared.clone(), self.on_start);
+            let (shared, on_start) = (self.shared.clone(), self.on_start.clone());
             let life = move || {
-                on_start.unwrap_or(|| ())();
+                if let Some(on_start) = on_start {
+                    on_start();
+                }
                 shared.work();
             };
             if let Ok(worker) = thread::spawn("elbowroom-io", life) {

@@ -6,6 +6,7 @@ use elbowroom_machine::Served;
 use elbowroom_store::EngineKind;
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::Duration;
+use std::fmt;
 use std::path::PathBuf;
 
 /// How pages get into windows.
@@ -30,37 +31,58 @@ pub struct HighStuck {
     pub high_bytes: u64,
 }
 
-/// Functions of the program that the manager calls. `None` is the default of each.
-#[derive(Debug, Clone, Copy, Default)]
+/// Tells the program a line of text, without its end.
+pub type Report = Arc<dyn Fn(&str) + Send + Sync>;
+
+/// Functions of the program that the manager calls, each with what it captures. `None` is the default of
+/// each.
+#[derive(Clone, Default)]
 pub struct Hooks {
     /// Called first by every thread that the manager starts.
-    pub on_thread_start: Option<fn()>,
+    pub on_thread_start: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Tells whether a thread of the program is about to change its mappings in the kernel (mmap, munmap and
     /// the like, of what is not managed), or waits there to. The manager's threads then let it go first, for
     /// 0.1 ms and a third of their time at most, since their own requests would keep the kernel's lock from
     /// it. Called often, by any thread; must not block. For spaces of the host only.
-    pub changes_wait: Option<fn() -> bool>,
+    pub changes_wait: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Tells whether the program has done anything by which a device may read or write its memory after a
     /// call has returned: asynchronous or direct reads and writes. Where pages are copied (before Linux 6.8),
     /// pages that a device may still use then stay where they are. Buffers that are registered with io_uring
     /// are found without it, up to two milliseconds late. Called often, by any thread; must not block.
-    pub transfers: Option<fn() -> bool>,
+    pub transfers: Option<Arc<dyn Fn() -> bool + Send + Sync>>,
     /// Called before the kernel maps a file that was managed, with the file.
-    pub on_hand_back: Option<fn(elbowroom_store::FileId)>,
+    pub on_hand_back: Option<Arc<dyn Fn(elbowroom_store::FileId) + Send + Sync>>,
     /// Called before the manager goes on although a fork was not made within the bound: what its child gets
     /// is not whole.
-    pub on_late_fork: Option<fn()>,
+    pub on_late_fork: Option<Arc<dyn Fn() + Send + Sync>>,
     /// Called with a line, without its end, about a failure that is reported in no other way. `None`: it is
     /// written to standard error. Called by the manager's threads.
-    pub report: Option<fn(&str)>,
+    pub report: Option<Report>,
     /// Called when a group uses more than its `high`, and nothing of it can be reclaimed: within a second,
     /// and once in a minute for each group at most. `None`: a line for `report`. Called by a thread of the
     /// manager.
-    pub on_high_stuck: Option<fn(HighStuck)>,
+    pub on_high_stuck: Option<Arc<dyn Fn(HighStuck) + Send + Sync>>,
     /// Ends the process, after a thread of the manager has panicked, which was reported: faults would wait
-    /// for ever. `None`: by [`abort`](std::process::abort). Called by the thread that panicked, and never to
-    /// return.
-    pub end_process: Option<fn() -> !>,
+    /// for ever. Called by the thread that panicked, and not to return. `None`, or if it returns: by
+    /// [`abort`](std::process::abort).
+    pub end_process: Option<Arc<dyn Fn() + Send + Sync>>,
+}
+
+impl fmt::Debug for Hooks {
+    /// Which of them are there.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { on_thread_start, changes_wait, transfers, on_hand_back, on_late_fork, report, .. } = self;
+        f.debug_struct("Hooks")
+            .field("on_thread_start", &on_thread_start.is_some())
+            .field("changes_wait", &changes_wait.is_some())
+            .field("transfers", &transfers.is_some())
+            .field("on_hand_back", &on_hand_back.is_some())
+            .field("on_late_fork", &on_late_fork.is_some())
+            .field("report", &report.is_some())
+            .field("on_high_stuck", &self.on_high_stuck.is_some())
+            .field("end_process", &self.end_process.is_some())
+            .finish()
+    }
 }
 
 /// What a manager is made with.

@@ -160,7 +160,7 @@ impl Manager<Host> {
             let waiting = inbox.waiting.lock().take_all();
             asked.chain(waiting).for_each(|mut fault| fault.let_go());
             let watch = Host::watch(&core.mmu, number);
-            let (faults, on_start) = (core.swap.faults(), core.config.hooks.on_thread_start);
+            let (faults, on_start) = (core.swap.faults(), core.config.hooks.on_thread_start.clone());
             reactors.push(reactor_of_child(core.config.engine, watch, &inbox.kicker, faults, on_start)?);
         }
         self.start_in_child(reactors)

@@ -39,7 +39,7 @@ mod writeback;
 
 pub use ablation::{Ablation, Tuning};
 pub use config::{
-    Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind,
+    Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind, Report,
 };
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};

@@ -90,8 +90,12 @@ impl<P: Platform> Manager<P> {
         let mmu = P::mmu(&config, frames, &locks)?;
         let mut reactors: Vec<Box<dyn Reactor>> = Vec::new();
         for number in 0..probe::handlers(config.handlers) {
-            let made =
-                reactor(config.engine, P::watch(&mmu, number), inject.clone(), config.hooks.on_thread_start);
+            let made = reactor(
+                config.engine,
+                P::watch(&mmu, number),
+                inject.clone(),
+                config.hooks.on_thread_start.clone(),
+            );
             reactors.push(made.map_err(StartError::Engine)?);
         }
         let inboxes = reactors.iter().map(|reactor| Inbox::new(reactor.kicker(), &locks)).collect();
@@ -346,7 +350,9 @@ fn entered<P: Platform>(core: &Spaces<P>, object: &Arc<FileObject>, given_up: Op
 /// Runs a thread of the manager to its end. If it panics, the process ends: faults would wait for ever.
 fn run_to_the_end<P: Platform>(core: &Arc<Spaces<P>>, name: &str, body: Box<dyn FnOnce() + Send>) {
     let life = || {
-        core.config.hooks.on_thread_start.unwrap_or(|| ())();
+        if let Some(starts) = &core.config.hooks.on_thread_start {
+            starts();
+        }
         body();
     };
     if cfg!(shuttle) {

@@ -45,14 +45,14 @@ impl Platform for Host {
             MoverKind::Move => Some(Mover::Move),
             MoverKind::Copy => Some(Mover::Copy),
         };
-        let changes_wait = config.hooks.changes_wait.filter(|_| config.ablation.given_way);
+        let changes_wait = config.hooks.changes_wait.clone().filter(|_| config.ablation.given_way);
         let tuning = &config.ablation.tuning;
         let batches = Batches {
             copy_max_pages: tuning.copy_max_pages,
             empty_batch: tuning.empty_batch,
             fill_at_once: tuning.fill_at_once,
         };
-        let (transfers, served) = (config.hooks.transfers, config.served);
+        let (transfers, served) = (config.hooks.transfers.clone(), config.served);
         let config = HostConfig { arena_frames: frames, changes_wait, transfers, mover, served, batches };
         Ok(HostMmu::new(config, locks)?)
     }

@@ -29,7 +29,7 @@ pub(crate) struct Quiet {
     /// How long all rest at most.
     bound: Duration,
     /// Called, before any thread goes on, if the fork took too long: its child has no copy that is whole.
-    on_late: Option<fn()>,
+    on_late: Option<Arc<dyn Fn() + Send + Sync>>,
     /// While it is more than 0, files are left to the kernel. Counts the fork that is under way, and in a
     /// child the one that made it.
     without_files: AtomicUsize,
@@ -82,7 +82,11 @@ pub(crate) enum Rester {
 }
 
 impl Quiet {
-    pub(crate) fn new(locks: &LockStats, bound: Duration, on_late: Option<fn()>) -> Self {
+    pub(crate) fn new(
+        locks: &LockStats,
+        bound: Duration,
+        on_late: Option<Arc<dyn Fn() + Send + Sync>>,
+    ) -> Self {
         Self {
             wanted: AtomicU8::new(NOT),
             meeting: RcuCell::new(Meeting::new(locks)),
@@ -141,7 +145,7 @@ impl Quiet {
             if left.is_zero() {
                 // Perhaps the forking thread waits, at one of libc's locks, for a thread that waits for us.
                 // If the forking thread still waits for others to rest, it begins anew.
-                if let Some(tell) = self.on_late.filter(|_| state.is_made) {
+                if let Some(tell) = self.on_late.as_ref().filter(|_| state.is_made) {
                     tell();
                 }
                 self.want(&meeting, &mut state, NOT);
@@ -304,7 +308,7 @@ mod tests {
         let tell = || {
             LATE.fetch_add(1, Ordering::Relaxed);
         };
-        let quiet = Arc::new(Quiet::new(&LockStats::new(), Duration::from_millis(20), Some(tell)));
+        let quiet = Arc::new(Quiet::new(&LockStats::new(), Duration::from_millis(20), Some(Arc::new(tell))));
         let rests = Arc::new(AtomicUsize::new(0));
         let rest = |who: Rester, later: Duration| {
             let (quiet, rests) = (quiet.clone(), rests.clone());

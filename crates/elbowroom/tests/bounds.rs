@@ -7,8 +7,8 @@ mod support;
 
 use elbowroom::{Config, Hooks, Host, Manager, Sharing};
 use elbowroom_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, thread};
 use support::*;
 
 /// The bound of the tests' faults.
@@ -28,7 +28,7 @@ fn a_read_that_never_ends_ends_its_fault<M: Machine>() {
     let config = Config {
         inject: Some("read:slow=8s:file=hung".to_owned()),
         fault_bound: BOUND,
-        hooks: Hooks { report: Some(note_report), ..Hooks::default() },
+        hooks: Hooks { report: Some(Arc::new(note_report)), ..Hooks::default() },
         ..Config::with_memory(BUDGET)
     };
     let Some(m) = M::start(config) else { return };
@@ -67,7 +67,7 @@ fn a_page_that_the_swap_file_never_gives_ends_its_fault<M: Machine>() {
     let config = Config {
         inject: Some("read:slow=8s".to_owned()),
         fault_bound: BOUND,
-        hooks: Hooks { report: Some(note_report), ..Hooks::default() },
+        hooks: Hooks { report: Some(Arc::new(note_report)), ..Hooks::default() },
         swap: BUDGET,
         swap_dir: Some(dir.path().into()),
         ..Config::with_memory(BUDGET)
@@ -123,7 +123,7 @@ fn a_handler_that_hangs_is_stood_in_for() {
         }
         false
     }
-    let hooks = Hooks { changes_wait: Some(hangs), ..Hooks::default() };
+    let hooks = Hooks { changes_wait: Some(Arc::new(hangs)), ..Hooks::default() };
     let config = Config { hooks, handlers: 2, ..Config::with_memory(BUDGET) };
     let Some(m) = HostMove::start(config) else { return };
     let dir = scratch();
@@ -152,7 +152,7 @@ fn a_panic_of_a_thread_ends_the_process() {
         panic!("on purpose");
     }
     if std::env::var_os(CHILD).is_some() {
-        let hooks = Hooks { on_thread_start: Some(panics), ..Hooks::default() };
+        let hooks = Hooks { on_thread_start: Some(Arc::new(panics)), ..Hooks::default() };
         let config = Config { hooks, ..Config::with_memory(BUDGET) };
         let m = SoftMachine::start(config).unwrap();
         let dir = scratch();

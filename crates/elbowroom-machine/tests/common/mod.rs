@@ -1,6 +1,6 @@
 //! An MMU for a test, and frames of its arena.
 
-use elbowroom_machine::{Batches, Extent, HostConfig, HostMmu, Mover, SetupError};
+use elbowroom_machine::{Ask, Batches, Extent, HostConfig, HostMmu, Mover, SetupError};
 use elbowroom_sync::LockStats;
 
 /// Says that a test, or the rest of it, cannot be made here: past the harness, which keeps what passing tests
@@ -15,11 +15,7 @@ pub fn mmu(mover: Mover) -> Option<HostMmu> {
     mmu_with(mover, None, None)
 }
 
-pub fn mmu_with(
-    mover: Mover,
-    changes_wait: Option<fn() -> bool>,
-    transfers: Option<fn() -> bool>,
-) -> Option<HostMmu> {
+pub fn mmu_with(mover: Mover, changes_wait: Option<Ask>, transfers: Option<Ask>) -> Option<HostMmu> {
     let batches = Batches::default();
     let config =
         HostConfig { arena_frames: 1500, changes_wait, transfers, mover: Some(mover), served: None, batches };

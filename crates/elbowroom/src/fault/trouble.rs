@@ -41,7 +41,7 @@ impl<P: Platform> Faults<P> {
 
     /// Reports what went wrong inside the manager: to the configured function, or on standard error.
     pub(crate) fn report(&self, line: &str) {
-        match self.config.hooks.report {
+        match &self.config.hooks.report {
             Some(report) => report(line),
             None => eprintln!("elbowroom: {line}"),
         }
@@ -120,6 +120,9 @@ impl<P: Platform> Faults<P> {
             self.write_all_soon();
             pause(Cause::LastFlush, CHANGE_LOOK);
         }
-        self.config.hooks.end_process.unwrap_or(std::process::abort)()
+        if let Some(end) = &self.config.hooks.end_process {
+            end();
+        }
+        std::process::abort()
     }
 }

@@ -43,7 +43,7 @@ impl StuckGroups {
             }
             self.0.insert(group, Instant::now());
             let [usage_bytes, high_bytes] = pages.map(|pages| pages * PAGE_SIZE as u64);
-            match faults.config.hooks.on_high_stuck {
+            match &faults.config.hooks.on_high_stuck {
                 Some(tell) => tell(HighStuck { group: group.number(), usage_bytes, high_bytes }),
                 None => faults.report(&format!(
                     "{group} uses {usage_bytes} bytes, more than its high of {high_bytes}, and nothing of it \

@@ -160,7 +160,7 @@ impl Space<Host> {
     fn give_open(&self, object: &Arc<FileObject>) -> Result<(), Errno> {
         // From now on no thread maps the file anew.
         object.set_aliased(true);
-        if let Some(tell) = self.core.config.hooks.on_hand_back {
+        if let Some(tell) = &self.core.config.hooks.on_hand_back {
             tell(object.id());
         }
         let given = self.give_all(object);

@@ -3,8 +3,8 @@
 use super::swap::{noise, with_disk};
 use crate::support::*;
 use elbowroom::{Advice, Config, Hooks, PressureUse, Sharing, StallExtent, Trigger};
-use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
+use elbowroom_sync::{Arc, thread};
 
 on_every_machine! {
     threads_that_wait_for_a_slow_disk_stall_as_long_as_they_wait
@@ -170,7 +170,8 @@ fn writers_that_are_throttled_stall<M: Machine>() {
 fn a_fault_without_memory_stalls_until_it_fails<M: Machine>() {
     const BOUND: Duration = Duration::from_millis(100);
     let config = Config { memory_wait_bound: BOUND, ..Config::with_memory(BUDGET) };
-    let Some(m) = M::start(Config { hooks: Hooks { report: Some(|_| ()), ..Hooks::default() }, ..config })
+    let Some(m) =
+        M::start(Config { hooks: Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() }, ..config })
     else {
         return;
     };

@@ -2,6 +2,7 @@
 
 use crate::support::*;
 use elbowroom::{Config, Hooks, Sharing};
+use elbowroom_sync::Arc;
 use elbowroom_sync::time::{Duration, Instant};
 
 on_every_machine! {
@@ -27,7 +28,7 @@ fn full<M: Machine>(seed: u64) -> Option<(M, usize, usize)> {
         memory_wait_bound: BOUND,
         writeback_interval,
         hooks: Hooks {
-            report: Some(|line| assert!(line.contains("memory is full"), "{line}")),
+            report: Some(Arc::new(|line| assert!(line.contains("memory is full"), "{line}"))),
             ..Hooks::default()
         },
         ..Config::with_memory(BUDGET)

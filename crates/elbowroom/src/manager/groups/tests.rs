@@ -122,7 +122,7 @@ fn low_gives_way_where_min_does_not() {
         let config =
             Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(18 << 20) };
         let manager = Manager::<Soft>::start_on(Config {
-            hooks: Hooks { report: Some(|_| ()), ..Hooks::default() },
+            hooks: Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() },
             ..config
         })
         .unwrap();
@@ -158,7 +158,7 @@ fn low_gives_way_where_min_does_not() {
 /// Of one process: its own groups are protected from each other, but not at the price of its end.
 #[test]
 fn memory_that_is_full_of_what_min_protects_is_given_at_last() {
-    let hooks = Hooks { report: Some(|_| ()), ..Hooks::default() };
+    let hooks = Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() };
     let manager =
         Manager::<Soft>::start_on(Config { hooks, swap: 64 << 20, ..Config::with_memory(16 << 20) }).unwrap();
     let group = manager.groups().create(GroupId::ROOT, &limits(|limits| limits.min = 64 << 20)).unwrap();
@@ -209,7 +209,7 @@ fn a_group_that_stays_over_its_high_is_told() {
         TOLD[0].fetch_add(1, Ordering::SeqCst);
     };
     let told = || TOLD.each_ref().map(|word| word.load(Ordering::SeqCst));
-    let hooks = Hooks { on_high_stuck: Some(tell), ..Hooks::default() };
+    let hooks = Hooks { on_high_stuck: Some(Arc::new(tell)), ..Hooks::default() };
     let config = Config::with_memory(128 * UNIT + (2 << 20));
     let manager = Manager::<Soft>::start_on(Config { hooks, ..config }).unwrap();
     let groups = manager.groups();
@@ -255,7 +255,7 @@ fn a_group_has_at_most_its_max_and_keeps_its_bytes() {
 fn an_access_fails_where_nothing_of_the_group_can_be_reclaimed() {
     let config = Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(32 << 20) };
     let manager = Manager::<Soft>::start_on(Config {
-        hooks: Hooks { report: Some(|_| ()), ..Hooks::default() },
+        hooks: Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() },
         ..config
     })
     .unwrap();

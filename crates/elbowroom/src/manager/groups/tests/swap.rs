@@ -26,7 +26,7 @@ const ALL: [Where; 3] = [Where::Pool, Where::File, Where::PoolAndFile];
 fn config(units: u64, swap: u64, to: Where) -> Config {
     let mut config = Config { swap: swap * UNIT, ..Config::with_memory(units * UNIT + (2 << 20)) };
     config.memory_wait_bound = Duration::from_millis(300);
-    config.hooks = Hooks { report: Some(|_| ()), ..Hooks::default() };
+    config.hooks = Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() };
     if to != Where::Pool {
         config.swap_dir = Some(std::env::temp_dir());
         config.ablation.tuning.pool_percent = if to == Where::File { 0 } else { 5 };
@@ -70,7 +70,7 @@ fn a_group_has_at_most_its_max_and_its_swap_max() {
     static SAID: Lines = Lines::new(Vec::new());
     for to in ALL {
         let mut config = config(160, 512, to);
-        config.hooks.report = Some(|line| SAID.lock().unwrap().push(line.to_owned()));
+        config.hooks.report = Some(Arc::new(|line| SAID.lock().unwrap().push(line.to_owned())));
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let groups = manager.groups();
         let both = limits(|limits| (limits.max, limits.swap_max) = (30 * UNIT, 30 * UNIT));
@@ -150,7 +150,7 @@ fn nothing_goes_out_of_a_group_whose_swap_max_is_0() {
 fn a_full_budget_names_the_group_whose_swap_is_full() {
     static SAID: Lines = Lines::new(Vec::new());
     let mut config = config(60, 512, Where::Pool);
-    config.hooks.report = Some(|line| SAID.lock().unwrap().push(line.to_owned()));
+    config.hooks.report = Some(Arc::new(|line| SAID.lock().unwrap().push(line.to_owned())));
     let manager = Manager::<Soft>::start_on(config).unwrap();
     let group = manager.groups().create(GroupId::ROOT, &limits(|limits| limits.swap_max = 0)).unwrap();
     let (space, start) = map(&manager, group, 100);
@@ -167,7 +167,7 @@ fn a_group_has_at_most_its_memory_swap_max() {
     static SAID: Lines = Lines::new(Vec::new());
     for to in ALL {
         let mut config = config(160, 512, to);
-        config.hooks.report = Some(|line| SAID.lock().unwrap().push(line.to_owned()));
+        config.hooks.report = Some(Arc::new(|line| SAID.lock().unwrap().push(line.to_owned())));
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let groups = manager.groups();
         let both = limits(|limits| (limits.max, limits.memory_swap_max) = (30 * UNIT, 45 * UNIT));

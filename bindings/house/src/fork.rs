@@ -12,8 +12,8 @@
 //! Synchronization: one word says how far the rest is. One thread forks at a time.
 
 use crate::file_table;
-use crate::held::{IS_CHILD, MappedFiles};
-use crate::house::{self, Capacity, House};
+use crate::house::{self, Capacity, Gate, House};
+use crate::mapped::MappedFiles;
 use elbowroom::{Inheritance, Side};
 use elbowroom_store::Handed;
 use std::cell::RefCell;
@@ -23,6 +23,14 @@ use std::sync::mpsc::{self, Receiver};
 use std::sync::{Arc, OnceLock};
 use std::thread;
 use std::time::{Duration, Instant};
+
+/// This process is a forked child: its copy of the manager maps no files.
+static IS_CHILD: AtomicBool = AtomicBool::new(false);
+
+/// Whether this process is a forked child of one that had a manager.
+pub fn is_child() -> bool {
+    IS_CHILD.load(Ordering::Relaxed)
+}
 
 /// No fork is under way.
 const IDLE: u32 = 0;
@@ -88,6 +96,8 @@ thread_local! {
     static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
     /// Held over the fork.
     static FILES: RefCell<Option<MappedFiles>> = const { RefCell::new(None) };
+    /// Held over the fork: the manager is neither started nor stopped meanwhile.
+    static GATE: RefCell<Option<Gate>> = const { RefCell::new(None) };
 }
 
 /// How many forks were made too late, in memory that parents and children share.
@@ -112,7 +122,7 @@ pub fn register() {
         return;
     }
     // SAFETY: new memory, which is never unmapped; all zero is an atomic. The hooks stay valid, since the
-    // interpreter never unloads an extension.
+    // library is never unloaded.
     unsafe {
         let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
         let at = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
@@ -124,6 +134,7 @@ pub fn register() {
 }
 
 unsafe extern "C" fn prepare() {
+    GATE.set(Some(Gate::lock()));
     if let Some(house) = house::started() {
         prepare_for(house);
     }
@@ -179,7 +190,7 @@ fn ask_for_rest(house: &'static House, forker: u32) -> Receiver<Result<(u32, Arc
     let (sender, begun) = mpsc::sync_channel(1);
     house.post_alone(Box::new(move |house: &'static House| {
         let late = late_forks().map_or(0, |late| late.load(Ordering::Acquire));
-        let inheritance = match house.manager.fork_begins(&house.space) {
+        let inheritance = match house.manager.fork_begins(house.space) {
             Ok(inheritance) => inheritance,
             Err(errno) => {
                 let why = std::io::Error::from(errno);
@@ -244,6 +255,11 @@ fn end_rest() {
 
 unsafe extern "C" fn in_parent() {
     FILES.take();
+    end_in_parent();
+    GATE.take();
+}
+
+fn end_in_parent() {
     match PREPARED.take() {
         Some(Prepared::Rests(rest)) => {
             rest.close();
@@ -260,6 +276,11 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     FILES.take();
+    begin_in_child();
+    GATE.take();
+}
+
+fn begin_in_child() {
     let Some(prepared) = PREPARED.take() else { return };
     IS_CHILD.store(true, Ordering::Release);
     // SAFETY: this is the child's only thread, before it does anything else.
@@ -274,8 +295,9 @@ unsafe extern "C" fn in_child() {
     let manager = house::started().map(|house| house.manager);
     house::forget();
     let text = format!(
-        "elbowroom: this forked child cannot use the arrays of its parent, and an access to one will end it \
-         ({why}): use the start method 'spawn'\n"
+        "elbowroom: this forked child cannot use the managed memory of its parent, and an access to it will \
+         end the child ({why}): {}\n",
+        house::words().fork
     );
     // SAFETY: the text is as long as is said.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };
@@ -303,7 +325,7 @@ fn take_over(rest: Arc<Rest>) -> Result<(), String> {
         file_table::inherit(rest.opened(), rest.top).map_err(|error| error.to_string())?;
         let space =
             manager.renew(&rest.inheritance).map_err(|errno| std::io::Error::from(errno).to_string())?;
-        Ok(House::new(manager, space, rest.capacity.clone()))
+        Ok(House::of_child(before, space, rest.capacity.clone()))
     });
     rest.close();
     begun.map(drop)

@@ -3,52 +3,62 @@
 //! The first mapping starts the manager. One manager serves the process: the pages of a file are one cache,
 //! so two managers of one file would have different bytes. Budgets are groups of that manager.
 //!
-//! Threads of the interpreter never call the manager: they post jobs, and wait without the interpreter's
-//! lock. Workers do the jobs. Workers and the manager's threads have a file table of their own
-//! (`file_table`), block all signals, and never take the interpreter's lock.
+//! Threads of the program never call the manager: they post jobs, and wait as their language does. Workers do
+//! the jobs. Workers and the manager's threads have a file table of their own (`file_table`), block all
+//! signals, and never take a lock of an interpreter.
 //!
-//! Synchronization: a manager is started by a thread that holds the interpreter's lock, so that no other
-//! thread starts one, or forks, meanwhile. Jobs are under one mutex, which is held for moments only. A forked
-//! child makes a new [`House`], since the mutex may have been held when it was forked.
+//! Synchronization: a thread that starts or stops the manager, or forks, holds the gate. Jobs are under one
+//! mutex, which is held for moments only. A forked child makes a new [`House`], since the mutex may have been
+//! held when it was forked.
 
-use crate::errors::StartError;
+use crate::caller::{Caller, Words};
+use crate::failure::{Failure, Kind};
 use crate::file_table;
-use elbowroom::{Config, DefaultSwap, Hooks, Host, Manager, Origin, Space};
+use elbowroom::{Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Origin, Report, Side, Space};
 use elbowroom_machine::probe;
 use elbowroom_store::Room;
-use pyo3::PyResult;
-use pyo3::Python;
-use pyo3::exceptions::PyRuntimeError;
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::mpsc;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::thread;
-use std::time::Duration;
 
 /// The most workers. A worker may wait for a disk for long; jobs that come then get another one.
 const MAX_WORKERS: usize = 8;
-/// How often a thread that waits for a job looks whether a signal has come, for example that of Ctrl-C.
-const SIGNAL_LOOK: Duration = Duration::from_millis(50);
 /// Where the swap file is by default.
 const SWAP_DIR: &str = "/var/tmp";
 /// All budgets together may have this part of the machine's memory, in percent.
 const MEMORY_PERCENT: u64 = 75;
 
-/// The manager, its one space, and the queue to the workers.
+/// The end of the addresses that a process can have.
+const ADDRESS_END: usize = 1 << 47;
+
+/// The manager, its one space, and the queue to the workers. Never freed.
 pub struct House {
-    /// Lives as long as the process: mappings are only valid as long as it serves them.
+    /// Lives until [`stop`]: mappings are only valid as long as it serves them.
     pub manager: &'static Manager<Host>,
-    /// The process's own address space.
-    pub space: Space<Host>,
+    /// The process's own address space. Lives as long as the manager.
+    pub space: &'static Space<Host>,
     /// What all budgets together can have.
     pub capacity: Capacity,
     jobs: Mutex<Jobs>,
     bell: Condvar,
+    owned: Owned,
 }
+
+/// What [`stop`] frees.
+struct Owned {
+    manager: *mut Manager<Host>,
+    space: *mut Space<Host>,
+}
+
+// SAFETY: only the worker that ends last uses the pointers, and any thread may own what they point to.
+unsafe impl Send for Owned {}
+// SAFETY: as above.
+unsafe impl Sync for Owned {}
 
 /// What all budgets together can have.
 #[derive(Debug, Clone)]
@@ -62,7 +72,7 @@ pub struct Capacity {
 }
 
 /// What a user has chosen before the start; `None`: the default.
-#[derive(Debug, Clone, Default)]
+#[derive(Clone, Default)]
 pub struct Settings {
     /// [`Capacity::memory`].
     pub memory: Option<u64>,
@@ -70,8 +80,14 @@ pub struct Settings {
     pub swap: Option<u64>,
     /// [`Capacity::swap_dir`].
     pub swap_dir: Option<PathBuf>,
+    /// [`Config::swap_encrypt`].
+    pub swap_encrypt: bool,
     /// For tests: [`Config::inject`].
     pub inject: Option<String>,
+    /// [`Hooks::report`]; `None`: a line on the program's standard error.
+    pub report: Option<Report>,
+    /// [`Hooks::on_high_stuck`].
+    pub on_high_stuck: Option<Arc<dyn Fn(HighStuck) + Send + Sync>>,
 }
 
 type Job = Box<dyn FnOnce(&'static House) + Send>;
@@ -81,10 +97,40 @@ struct Jobs {
     queue: VecDeque<Job>,
     workers: usize,
     idle: usize,
+    /// Workers end when the queue is empty.
+    ends: bool,
+    /// Told by the last worker, when the manager is gone.
+    gone: Option<mpsc::SyncSender<()>>,
 }
 
 static HOUSE: AtomicPtr<House> = AtomicPtr::new(std::ptr::null_mut());
 static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
+/// The houses of managers that were stopped, so that tools that look for leaks find them: some 200 bytes
+/// each.
+static ENDED: Mutex<Vec<&'static House>> = Mutex::new(Vec::new());
+static GATE: Mutex<()> = Mutex::new(());
+static WORDS: OnceLock<&'static Words> = OnceLock::new();
+
+/// Held by a thread that starts or stops the manager, or forks.
+pub struct Gate(#[allow(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+
+impl Gate {
+    /// Waits for the gate.
+    pub fn lock() -> Self {
+        Self(GATE.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+/// Sets the words of the language, once.
+pub fn speak(words: &'static Words) {
+    let _ = WORDS.set(words);
+}
+
+/// The words of the language.
+pub fn words() -> &'static Words {
+    const NONE: Words = Words { fork: "execute a program", trust: "", swap_dir: "", swap: "" };
+    WORDS.get().copied().unwrap_or(&NONE)
+}
 
 thread_local! {
     static IS_WORKER: Cell<bool> = const { Cell::new(false) };
@@ -101,22 +147,60 @@ pub fn started() -> Option<&'static House> {
     unsafe { HOUSE.load(Ordering::Acquire).as_ref() }
 }
 
-/// The house; starts the manager if need be.
+/// The house; starts the manager, as [`configure`] says, if need be.
 ///
 /// # Errors
-/// [`StartError`], which says what is missing on this machine.
-pub fn house(_py: Python<'_>) -> PyResult<&'static House> {
+/// [`Kind::Start`]: what is missing on this machine.
+pub fn house<C: Caller>(caller: C) -> Result<&'static House, C::Error> {
     if let Some(house) = started() {
         return Ok(house);
     }
     let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
-    // With the interpreter's lock held: see the module's text.
-    let begun = begin(move || {
+    let _gate = Gate::lock();
+    if let Some(house) = started() {
+        return Ok(house);
+    }
+    begin_with(settings).map_err(|why| caller.error(Failure::new(Kind::Start, why)))
+}
+
+/// Starts the manager.
+///
+/// # Errors
+/// [`Kind::State`]: it runs already. [`Kind::Start`]: what is missing on this machine.
+pub fn start_with(settings: Settings) -> Result<&'static House, Failure> {
+    let _gate = Gate::lock();
+    if started().is_some() {
+        let text = "the process has a manager already: its groups can have budgets of their own";
+        return Err(Failure::new(Kind::State, text.to_owned()));
+    }
+    begin_with(settings).map_err(|why| Failure::new(Kind::Start, why))
+}
+
+fn begin_with(settings: Settings) -> Result<&'static House, String> {
+    begin(move || {
         file_table::make_empty()
             .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;
         start(settings)
-    });
-    begun.map_err(StartError::new_err)
+    })
+}
+
+/// Stops the manager, writes what was stored to the files, and ends its threads. Returns when all is done.
+///
+/// # Safety
+/// No mapping and no budget is left, and no other thread uses the house, or will.
+pub unsafe fn stop(house: &'static House) {
+    let _gate = Gate::lock();
+    forget();
+    let (sender, gone) = mpsc::sync_channel(1);
+    {
+        let mut jobs = house.lock_jobs();
+        jobs.ends = true;
+        jobs.gone = Some(sender);
+    }
+    house.bell.notify_all();
+    // An error: a thread of the manager has failed, and none is left to wait for.
+    let _ = gone.recv();
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(house);
 }
 
 /// Runs `make` in a new thread, and then, in the file table of that thread, the workers of what it has made.
@@ -151,15 +235,17 @@ fn start(settings: Settings) -> Result<House, String> {
     let capacity = Capacity::of(&settings)?;
     let config = Config {
         swap: capacity.swap,
+        swap_encrypt: settings.swap_encrypt,
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
         inject: settings.inject,
         // When an array is gone, everybody can read what was stored to it.
         close_unmapped: true,
         alone: true,
         hooks: Hooks {
-            report: Some(say),
-            on_late_fork: Some(crate::fork::note_late),
-            on_hand_back: Some(crate::held::note_given),
+            report: settings.report.or_else(|| Some(Arc::new(say))),
+            on_high_stuck: settings.on_high_stuck,
+            on_late_fork: Some(Arc::new(crate::fork::note_late)),
+            on_hand_back: Some(Arc::new(crate::mapped::note_given)),
             ..Hooks::default()
         },
         ..Config::with_memory(capacity.memory)
@@ -169,18 +255,22 @@ fn start(settings: Settings) -> Result<House, String> {
     // them no budget has more in memory than its limit.
     config.ablation.tuning.pool_percent = 0;
     let (manager, space) = Manager::start(config).map_err(|error| error.to_string())?;
-    Ok(House::new(Box::leak(Box::new(manager)), space, capacity))
+    Ok(House::new(manager, space, capacity))
+}
+
+/// What all budgets together have if nothing else is asked for, in bytes: a part of the machine's memory, or
+/// of what its control group permits.
+pub fn default_memory() -> u64 {
+    let total = probe::memory().total_bytes;
+    let groups = probe::Groups::read();
+    let group = groups.as_ref().and_then(probe::memory_cgroup).and_then(|group| group.limit_bytes);
+    let all = total.into_iter().chain(group).min().unwrap_or(0);
+    (all / 100 * MEMORY_PERCENT).max(Config::MIN_MEMORY)
 }
 
 impl Capacity {
     fn of(settings: &Settings) -> Result<Self, String> {
-        let memory = settings.memory.unwrap_or_else(|| {
-            let total = probe::memory().total_bytes;
-            let groups = probe::Groups::read();
-            let group = groups.as_ref().and_then(probe::memory_cgroup).and_then(|group| group.limit_bytes);
-            let all = total.into_iter().chain(group).min().unwrap_or(0);
-            (all / 100 * MEMORY_PERCENT).max(Config::MIN_MEMORY)
-        });
+        let memory = settings.memory.unwrap_or_else(default_memory);
         let most = Config::with_memory(memory).most_swap();
         let named = settings.swap_dir.is_some();
         let swap_dir = settings.swap_dir.clone().unwrap_or_else(|| SWAP_DIR.into());
@@ -221,31 +311,36 @@ fn room_for_swap(memory: u64, dir: &Path, named: bool) -> Result<u64, String> {
 
 impl House {
     /// A house without workers.
-    pub fn new(manager: &'static Manager<Host>, space: Space<Host>, capacity: Capacity) -> Self {
-        Self { manager, space, capacity, jobs: Mutex::default(), bell: Condvar::new() }
+    fn new(manager: Manager<Host>, space: Space<Host>, capacity: Capacity) -> Self {
+        Self::with(Box::into_raw(Box::new(manager)), space, capacity)
     }
 
-    /// Has a worker do a job, and waits for its answer without the interpreter's lock.
+    /// The house of a forked child, whose manager is the copy of the parent's.
+    pub fn of_child(before: &Self, space: Space<Host>, capacity: Capacity) -> Self {
+        Self::with(before.owned.manager, space, capacity)
+    }
+
+    fn with(manager: *mut Manager<Host>, space: Space<Host>, capacity: Capacity) -> Self {
+        let owned = Owned { manager, space: Box::into_raw(Box::new(space)) };
+        // SAFETY: both are freed by the last worker only, when nothing uses the house any more (`stop`).
+        let (manager, space) = unsafe { (&*owned.manager, &*owned.space) };
+        Self { manager, space, capacity, jobs: Mutex::default(), bell: Condvar::new(), owned }
+    }
+
+    fn lock_jobs(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Has a worker do a job, and waits for its answer.
     ///
     /// # Errors
-    /// What the handler of a signal raises while the answer is waited for: KeyboardInterrupt for Ctrl-C. The
-    /// job is done all the same, and its answer dropped.
-    pub fn ask<R: Send + 'static>(
+    /// The caller's own.
+    pub fn ask<C: Caller, R: Send + 'static>(
         &'static self,
-        py: Python<'_>,
+        caller: C,
         job: impl FnOnce(&'static House) -> R + Send + 'static,
-    ) -> PyResult<R> {
-        let mut answer = self.post(job);
-        loop {
-            let answer = &mut answer;
-            match py.detach(move || answer.recv_timeout(SIGNAL_LOOK)) {
-                Ok(answer) => return Ok(answer),
-                Err(RecvTimeoutError::Timeout) => py.check_signals()?,
-                Err(RecvTimeoutError::Disconnected) => {
-                    return Err(PyRuntimeError::new_err("a thread of elbowroom has failed"));
-                }
-            }
-        }
+    ) -> Result<R, C::Error> {
+        caller.wait(self.post(job))
     }
 
     /// Has a worker do a job. A fork waits until it is done.
@@ -263,23 +358,22 @@ impl House {
 
     /// Has a worker do a job for which a fork does not wait.
     pub fn post_alone(&self, job: Job) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).queue.push_back(job);
+        self.lock_jobs().queue.push_back(job);
         self.bell.notify_one();
     }
 
     fn spawn_worker(&'static self) -> std::io::Result<()> {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).workers += 1;
+        self.lock_jobs().workers += 1;
         let spawned = spawn("elbowroom-work", move || self.work());
         if spawned.is_err() {
-            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).workers -= 1;
+            self.lock_jobs().workers -= 1;
         }
         spawned
     }
 
     fn work(&'static self) {
         IS_WORKER.set(true);
-        loop {
-            let (job, needs_more) = self.next_job();
+        while let Some((job, needs_more)) = self.next_job() {
             if needs_more {
                 // Without another worker, jobs wait for this one.
                 let _ = self.spawn_worker();
@@ -288,16 +382,45 @@ impl House {
         }
     }
 
-    /// The next job, and whether no worker is left for the one after it.
-    fn next_job(&self) -> (Job, bool) {
-        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+    /// The next job, and whether no worker is left for the one after it. `None`: the manager ends.
+    fn next_job(&'static self) -> Option<(Job, bool)> {
+        let mut jobs = self.lock_jobs();
         jobs.idle += 1;
         loop {
             if let Some(job) = jobs.queue.pop_front() {
                 jobs.idle -= 1;
-                return (job, jobs.idle == 0 && jobs.workers < MAX_WORKERS);
+                return Some((job, jobs.idle == 0 && jobs.workers < MAX_WORKERS));
+            }
+            if jobs.ends {
+                break;
             }
             jobs = self.bell.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+        jobs.idle -= 1;
+        jobs.workers -= 1;
+        if jobs.workers == 0 {
+            let gone = jobs.gone.take();
+            drop(jobs);
+            self.end();
+            gone.into_iter().for_each(|gone| _ = gone.send(()));
+        }
+        None
+    }
+
+    /// Frees the manager, in the file table that has its descriptors, and then its addresses: an access to
+    /// one fails, and gives no zeros.
+    fn end(&'static self) {
+        let parts = self.manager.windows().parts(elbowroom_machine::PAGE_SIZE..ADDRESS_END);
+        let windows = parts.filter(|(side, _)| *side == Side::Managed).map(|(_, range)| range);
+        let addresses: Vec<_> = windows.chain(self.manager.windows().tables()).collect();
+        // SAFETY: this is the last worker, and nothing else uses the house, which is the promise of the
+        // caller of `stop`. Nothing is mapped in the windows any more.
+        unsafe {
+            drop(Box::from_raw(self.owned.space));
+            drop(Box::from_raw(self.owned.manager));
+            for range in addresses {
+                libc::munmap(range.start as *mut _, range.len());
+            }
         }
     }
 }
