@@ -49,6 +49,11 @@ pub use map::{Mmap, MmapMut, MmapRaw, RemapOptions};
 pub use options::{FileSharing, MmapAsRawDesc, MmapOptions, MmapRawDescriptor};
 pub use size::Size;
 
+/// The examples of the document are compiled.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/library.md")]
+struct Document;
+
 /// The level below: managers of their own, with spaces of real pointers and soft ones.
 ///
 /// ```

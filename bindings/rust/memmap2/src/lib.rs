@@ -12,7 +12,13 @@ mod advice {
 }
 
 #[cfg(all(test, feature = "fetched"))]
-#[allow(clippy::all, clippy::undocumented_unsafe_blocks, missing_docs, reason = "the code of others")]
+#[allow(
+    clippy::all,
+    clippy::undocumented_unsafe_blocks,
+    missing_docs,
+    unexpected_cfgs,
+    reason = "the code of others"
+)]
 mod test {
     include!(env!("MEMMAP2_TESTS"));
 }

@@ -152,20 +152,6 @@ impl<P: Platform> Mapping<P> {
         Ok(())
     }
 
-    /// Unmaps it, and tells how that went. Dropping the value does the same, and tells nobody.
-    ///
-    /// # Errors
-    /// As for [`Space::unmap`]. EBUSY: a page is pinned, and the mapping stays. Drop it once the pin is gone.
-    pub fn unmap(self) -> Result<(), (Self, Errno)> {
-        match self.space.unmap(self.range.start, self.range.len()) {
-            Ok(()) => {
-                self.leak();
-                Ok(())
-            }
-            Err(errno) => Err((self, errno)),
-        }
-    }
-
     /// Gives the addresses up to the caller, who unmaps them, or does not.
     pub fn leak(mut self) -> Range<usize> {
         std::mem::replace(&mut self.range, 0..0)
