@@ -1,9 +1,11 @@
 //! What careless and hostile programs do with mappings.
 #![allow(unsafe_code)]
 
-use elbowroom::{Advice, Budget, FileSharing, Mmap, MmapMut, MmapOptions, MmapRaw, Process, RemapOptions};
+use elbowroom::{
+    Advice, Budget, FileSharing, Mmap, MmapAsRawDesc, MmapMut, MmapOptions, MmapRaw, Process, RemapOptions,
+};
 use std::fs::{File, OpenOptions};
-use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
@@ -37,6 +39,42 @@ fn patterned(path: &Path, len: usize) -> Vec<u8> {
 fn is_root() -> bool {
     // SAFETY: a system call without arguments.
     unsafe { libc::geteuid() == 0 }
+}
+
+/// Maps a file for loads.
+fn map(options: &MmapOptions, file: impl MmapAsRawDesc) -> io::Result<Mmap> {
+    // SAFETY: the tests know that bytes change by other mappings, and take nothing for granted of them.
+    unsafe { options.map(file) }
+}
+
+/// Maps a file for stores.
+fn map_mut(options: &MmapOptions, file: impl MmapAsRawDesc) -> io::Result<MmapMut> {
+    // SAFETY: as for `map`.
+    unsafe { options.map_mut(file) }
+}
+
+/// Maps a file for stores that stay in the mapping.
+fn map_copy(options: &MmapOptions, file: impl MmapAsRawDesc) -> io::Result<MmapMut> {
+    // SAFETY: as for `map`.
+    unsafe { options.map_copy(file) }
+}
+
+/// Maps a file for loads of what is private.
+fn map_copy_read_only(options: &MmapOptions, file: impl MmapAsRawDesc) -> io::Result<Mmap> {
+    // SAFETY: as for `map`.
+    unsafe { options.map_copy_read_only(file) }
+}
+
+/// Maps a file for execution.
+fn map_exec(options: &MmapOptions, file: impl MmapAsRawDesc) -> io::Result<Mmap> {
+    // SAFETY: as for `map`; nothing is executed.
+    unsafe { options.map_exec(file) }
+}
+
+/// Changes the length of a mapping.
+fn remap(map: &mut MmapMut, len: usize, may_move: bool) -> io::Result<()> {
+    // SAFETY: the mapping is borrowed alone, and its file is as long.
+    unsafe { map.remap(len, RemapOptions::new().may_move(may_move)) }
 }
 
 const APART: &str = "ELBOWROOM_TEST_APART";
@@ -75,26 +113,26 @@ fn apart(name: &str, directory: &Path, body: impl FnOnce(&Path)) -> Option<(Exit
 fn nothing_can_be_mapped_and_grows() {
     let directory = scratch();
     let file = open(&directory.path().join("empty"));
-    let map = unsafe { Mmap::map(&file).unwrap() };
+    let map = map(&MmapOptions::new(), &file).unwrap();
     assert!(map.is_empty());
     assert_eq!(&map[..], b"");
-    let mut map = unsafe { MmapMut::map_mut(&file).unwrap() };
+    let mut map = map_mut(&MmapOptions::new(), &file).unwrap();
     map.flush().unwrap();
     map.flush_async().unwrap();
     map.advise(Advice::Sequential).unwrap();
     map.lock().unwrap();
     map.unlock().unwrap();
     elbowroom::set_len(&file, 3 * PAGE as u64).unwrap();
-    unsafe { map.remap(3 * PAGE, RemapOptions::new().may_move(true)).unwrap() };
+    remap(&mut map, 3 * PAGE, true).unwrap();
     map[2 * PAGE] = 7;
-    unsafe { map.remap(0, RemapOptions::new()).unwrap() };
+    remap(&mut map, 0, false).unwrap();
     assert!(map.is_empty());
     drop(map);
     assert_eq!(std::fs::read(directory.path().join("empty")).unwrap()[2 * PAGE], 7);
 
     let mut map = MmapMut::map_anon(0).unwrap();
     assert!(map.is_empty());
-    unsafe { map.remap(5 * PAGE + 1, RemapOptions::new().may_move(true)).unwrap() };
+    remap(&mut map, 5 * PAGE + 1, true).unwrap();
     map[5 * PAGE] = 3;
     assert_eq!(map.len(), 5 * PAGE + 1);
 }
@@ -106,10 +144,10 @@ fn any_byte_may_be_the_first_and_the_last() {
     let bytes = patterned(&path, 5 * PAGE + 77);
     let file = File::open(&path).unwrap();
     for offset in [0, 1, 77, PAGE - 1, PAGE, PAGE + 1, 3 * PAGE + 5, bytes.len() - 1, bytes.len()] {
-        let map = unsafe { MmapOptions::new().offset(offset as u64).map(&file).unwrap() };
+        let map = map(MmapOptions::new().offset(offset as u64), &file).unwrap();
         assert_eq!(map[..], bytes[offset..], "from {offset} on");
         for len in [0, 1, PAGE - 1, PAGE + 3].into_iter().filter(|len| offset + len <= bytes.len()) {
-            let map = unsafe { MmapOptions::new().offset(offset as u64).len(len).map_copy(&file).unwrap() };
+            let map = map_copy(MmapOptions::new().offset(offset as u64).len(len), &file).unwrap();
             assert_eq!(map[..], bytes[offset..offset + len], "{len} bytes from {offset} on");
         }
     }
@@ -121,7 +159,7 @@ fn places_that_no_file_has_are_errors() {
     let path = directory.path().join("short");
     patterned(&path, 100);
     let file = File::open(&path).unwrap();
-    let failed = |options: &MmapOptions| unsafe { options.map(&file).unwrap_err() };
+    let failed = |options: &MmapOptions| map(options, &file).unwrap_err();
     assert_eq!(failed(MmapOptions::new().offset(101)).kind(), ErrorKind::InvalidData);
     assert_eq!(failed(MmapOptions::new().offset(u64::MAX)).kind(), ErrorKind::InvalidData);
     assert_eq!(failed(MmapOptions::new().len(usize::MAX)).kind(), ErrorKind::InvalidData);
@@ -141,7 +179,7 @@ fn places_that_no_file_has_are_errors() {
     );
 
     // Beyond the end, but not touched.
-    let map = unsafe { MmapOptions::new().offset(1 << 30).len(PAGE).map(&file).unwrap() };
+    let map = map(MmapOptions::new().offset(1 << 30).len(PAGE), &file).unwrap();
     assert_eq!(map.len(), PAGE);
 }
 
@@ -151,25 +189,25 @@ fn descriptors_that_do_not_permit_it_are_errors() {
     let path = directory.path().join("file");
     patterned(&path, PAGE);
     let denied = |file: &File| {
-        let map = unsafe { MmapOptions::new().len(10).map_mut(file) };
+        let map = map_mut(MmapOptions::new().len(10), file);
         map.unwrap_err().raw_os_error().unwrap()
     };
     assert_eq!(denied(&File::open(&path).unwrap()), libc::EACCES);
     let for_writing = OpenOptions::new().write(true).open(&path).unwrap();
     assert_eq!(denied(&for_writing), libc::EACCES);
-    let error = unsafe { Mmap::map(&for_writing).unwrap_err() };
+    let error = map(&MmapOptions::new(), &for_writing).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::PermissionDenied);
     let only_a_path = OpenOptions::new().read(true).custom_flags(libc::O_PATH).open(&path).unwrap();
     assert_eq!(denied(&only_a_path), libc::EBADF);
-    assert_eq!(unsafe { Mmap::map(-1) }.unwrap_err().raw_os_error(), Some(libc::EBADF));
+    assert_eq!(map(&MmapOptions::new(), -1).unwrap_err().raw_os_error(), Some(libc::EBADF));
     let directory_itself = File::open(directory.path()).unwrap();
-    assert!(unsafe { MmapOptions::new().len(10).map(&directory_itself) }.is_err());
+    assert!(map(MmapOptions::new().len(10), &directory_itself).is_err());
 
-    let map = unsafe { Mmap::map(&File::open(&path).unwrap()).unwrap() };
+    let map = map(&MmapOptions::new(), &File::open(&path).unwrap()).unwrap();
     assert_eq!(map.make_mut().unwrap_err().kind(), ErrorKind::PermissionDenied);
-    let zeros = unsafe { MmapOptions::new().len(PAGE).map_copy(&File::open("/dev/zero").unwrap()).unwrap() };
+    let zeros = map_copy(MmapOptions::new().len(PAGE), &File::open("/dev/zero").unwrap()).unwrap();
     assert_eq!((zeros[PAGE - 1], zeros.is_managed()), (0, false));
-    let code = unsafe { MmapOptions::new().map_exec(&File::open(&path).unwrap()).unwrap() };
+    let code = map_exec(&MmapOptions::new(), &File::open(&path).unwrap()).unwrap();
     assert!(!code.is_managed() && code.unmanaged_reason().is_some());
 }
 
@@ -195,10 +233,10 @@ fn mappings_of_one_file_see_each_other() {
     let path = directory.path().join("shared");
     patterned(&path, 3 * PAGE);
     let file = open(&path);
-    let mut one = unsafe { MmapMut::map_mut(&file).unwrap() };
-    let mut other = unsafe { MmapOptions::new().offset(PAGE as u64).map_mut(&open(&path)).unwrap() };
-    let loads = unsafe { Mmap::map(&file).unwrap() };
-    let copy = unsafe { MmapOptions::new().map_copy(&file).unwrap() };
+    let mut one = map_mut(&MmapOptions::new(), &file).unwrap();
+    let mut other = map_mut(MmapOptions::new().offset(PAGE as u64), &open(&path)).unwrap();
+    let loads = map(&MmapOptions::new(), &file).unwrap();
+    let copy = map_copy(&MmapOptions::new(), &file).unwrap();
     // Before they are used in turn, all the time: then the file may go to the kernel.
     if is_root() {
         assert!(one.is_managed() && other.is_managed() && loads.is_managed(), "{:?}", one.unmanaged_reason());
@@ -210,7 +248,7 @@ fn mappings_of_one_file_see_each_other() {
         assert_eq!((one[PAGE + 4], loads[PAGE + 4]), (round ^ 0xff, round ^ 0xff));
     }
     // And when one of them is the kernel's: then all are.
-    let code = unsafe { MmapOptions::new().map_exec(&file).unwrap() };
+    let code = map_exec(&MmapOptions::new(), &file).unwrap();
     assert!(!one.is_managed() && !loads.is_managed());
     one[5] = 99;
     assert_eq!((loads[5], code[5]), (99, 99));
@@ -222,8 +260,8 @@ fn copies_are_private() {
     let path = directory.path().join("copied");
     let bytes = patterned(&path, 3 * PAGE);
     let file = File::open(&path).unwrap();
-    let mut one = unsafe { MmapOptions::new().map_copy(&file).unwrap() };
-    let mut other = unsafe { MmapOptions::new().map_copy_read_only(&file).unwrap().make_mut().unwrap() };
+    let mut one = map_copy(&MmapOptions::new(), &file).unwrap();
+    let mut other = map_copy_read_only(&MmapOptions::new(), &file).unwrap().make_mut().unwrap();
     one.fill(1);
     other[PAGE] = 2;
     one.flush().unwrap();
@@ -238,7 +276,7 @@ fn what_is_flushed_or_dropped_is_read_by_others() {
     let path = directory.path().join("flushed");
     patterned(&path, 4 * PAGE);
     let mut file = open(&path);
-    let mut map = unsafe { MmapMut::map_mut(&file).unwrap() };
+    let mut map = map_mut(&MmapOptions::new(), &file).unwrap();
     for round in 1..20_u8 {
         map[PAGE..PAGE + 10].fill(round);
         map.flush_range(PAGE + 3, 1).unwrap();
@@ -252,7 +290,7 @@ fn what_is_flushed_or_dropped_is_read_by_others() {
     assert_eq!(std::fs::read(&path).unwrap()[3 * PAGE], 77);
 
     // Without either, within the write-back's interval.
-    let mut map = unsafe { MmapMut::map_mut(&file).unwrap() };
+    let mut map = map_mut(&MmapOptions::new(), &file).unwrap();
     map[2 * PAGE] = 78;
     let deadline = Instant::now() + Duration::from_secs(10);
     while std::fs::read(&path).unwrap()[2 * PAGE] != 78 {
@@ -269,7 +307,7 @@ fn a_mapping_can_be_dropped_anywhere() {
     let file = open(&path);
     let threads: Vec<_> = (0..16_usize)
         .map(|nth| {
-            let mut map = unsafe { MmapMut::map_mut(&file).unwrap() };
+            let mut map = map_mut(&MmapOptions::new(), &file).unwrap();
             thread::spawn(move || {
                 map[nth * PAGE] = 200 + nth as u8;
                 let last = thread::spawn(move || drop(map));
@@ -299,18 +337,18 @@ fn ten_thousand_mappings_leave_nothing() {
         let path = directory.join("again");
         let bytes = patterned(&path, 4 * PAGE);
         let round = |nth: usize| {
-            let budget = (nth % 8 == 0).then(|| Budget::with_memory("8MiB").unwrap());
+            let budget = (nth.is_multiple_of(8)).then(|| Budget::with_memory("8MiB").unwrap());
             let mut options = MmapOptions::new();
             if let Some(budget) = &budget {
                 options.budget(budget);
             }
-            let map = unsafe { options.map(&File::open(&path).unwrap()).unwrap() };
+            let map = map(&options, &File::open(&path).unwrap()).unwrap();
             assert_eq!(map[nth % bytes.len()], bytes[nth % bytes.len()]);
             drop(map);
             let mut memory = options.len(3 * PAGE).map_anon().unwrap();
             memory[PAGE] = 1;
-            if nth % 16 == 0 {
-                let mut map = unsafe { MmapMut::map_mut(&open(&path)).unwrap() };
+            if nth.is_multiple_of(16) {
+                let mut map = map_mut(&MmapOptions::new(), &open(&path)).unwrap();
                 map[0] = bytes[0];
             }
         };
@@ -336,7 +374,7 @@ fn a_load_beyond_a_new_end_is_sigbus() {
         let path = directory.join("cut");
         patterned(&path, 8 * PAGE);
         let file = open(&path);
-        let mut map = unsafe { MmapMut::map_mut(&file).unwrap() };
+        let mut map = map_mut(&MmapOptions::new(), &file).unwrap();
         map[5 * PAGE] = 1;
         elbowroom::set_len(&file, 2 * PAGE as u64).unwrap();
         map[PAGE] = 9;
@@ -362,7 +400,7 @@ fn a_file_that_is_cut_behind_the_managers_back_is_sigbus_at_last() {
     let ended = apart(name, directory.path(), |directory| {
         let path = directory.join("cut");
         let bytes = patterned(&path, 8 * PAGE);
-        let map = unsafe { Mmap::map(&File::open(&path).unwrap()).unwrap() };
+        let map = map(&MmapOptions::new(), &File::open(&path).unwrap()).unwrap();
         assert_eq!(map[7 * PAGE], bytes[7 * PAGE]);
         open(&path).set_len(10).unwrap();
         let deadline = Instant::now() + Duration::from_secs(20);
@@ -386,7 +424,7 @@ fn a_fork_in_the_middle_of_faults_leaves_both_sides_right() {
             let bytes = patterned(&path, 2048 * PAGE);
             let budget = Budget::with_memory("4MiB").unwrap();
             let file = File::open(&path).unwrap();
-            let map = unsafe { budget.options().map(&file).unwrap() };
+            let map = map(&budget.options(), &file).unwrap();
             let mut memory = budget.map_anon(2048 * PAGE).unwrap();
             memory.iter_mut().zip(&bytes).step_by(PAGE).for_each(|(byte, is)| *byte = !*is);
             let stop = AtomicBool::new(false);
@@ -409,7 +447,8 @@ fn a_fork_in_the_middle_of_faults_leaves_both_sides_right() {
                         let own = (0..bytes.len()).step_by(PAGE).all(|at| memory[at] == !bytes[at]);
                         memory[0] = 99;
                         let own = own && memory[0] == 99;
-                        let anew = unsafe { Mmap::map(&file) }.is_ok_and(|map| map[PAGE] == bytes[PAGE]);
+                        let anew =
+                            crate::map(&MmapOptions::new(), &file).is_ok_and(|map| map[PAGE] == bytes[PAGE]);
                         // SAFETY: ends the child without running what the parent has at its end.
                         unsafe {
                             libc::_exit(i32::from(!right) + 2 * i32::from(!own) + 4 * i32::from(!anew))
@@ -440,7 +479,7 @@ fn a_process_that_closes_all_descriptors_keeps_its_mappings() {
             let path = directory.join("daemon");
             let bytes = patterned(&path, 4096 * PAGE);
             let budget = Budget::with_memory("2MiB").unwrap();
-            let map = unsafe { budget.options().map(&File::open(&path).unwrap()).unwrap() };
+            let map = map(&budget.options(), &File::open(&path).unwrap()).unwrap();
             let mut memory = budget.map_anon(4 << 20).unwrap();
             memory.fill(5);
             // SAFETY: what this process has open is not used any more.
@@ -460,7 +499,7 @@ fn what_is_stored_is_in_the_file_after_the_end_of_the_process() {
         apart("what_is_stored_is_in_the_file_after_the_end_of_the_process", directory.path(), |directory| {
             let path = directory.join("left");
             patterned(&path, 4 * PAGE);
-            let mut map = unsafe { MmapMut::map_mut(&open(&path)).unwrap() };
+            let mut map = map_mut(&MmapOptions::new(), &open(&path)).unwrap();
             map[PAGE] = 123;
             // As a static's value: it is never dropped.
             std::mem::forget(map);
@@ -536,7 +575,7 @@ fn a_budget_holds_and_its_limit_can_be_changed() {
     let path = directory.path().join("large");
     let bytes = patterned(&path, 16 << 20);
     let budget = Budget::with_swap("4MiB", "64MiB").unwrap();
-    let map = unsafe { budget.options().map(&File::open(&path).unwrap()).unwrap() };
+    let map = map(&budget.options(), &File::open(&path).unwrap()).unwrap();
     assert!(map[..] == bytes[..]);
     let mut memory = budget.map_anon(16 << 20).unwrap();
     memory.copy_from_slice(&bytes);
@@ -559,9 +598,9 @@ fn a_budget_holds_and_its_limit_can_be_changed() {
     let mut memory = inner.map_anon(2 << 20).unwrap();
     memory.fill(1);
     assert_eq!(budget.stats().unwrap().anonymous_bytes, 2 << 20);
-    unsafe { memory.remap(PAGE, RemapOptions::new()).unwrap() };
+    remap(&mut memory, PAGE, false).unwrap();
     assert_eq!(budget.stats().unwrap().anonymous_bytes, PAGE as u64);
-    assert!(unsafe { memory.remap(1 << 30, RemapOptions::new().may_move(true)) }.is_err());
+    assert!(remap(&mut memory, 1 << 30, true).is_err());
     assert_eq!((memory[PAGE - 1], budget.stats().unwrap().anonymous_bytes), (1, PAGE as u64));
 }
 
@@ -595,7 +634,7 @@ fn a_file_that_another_process_has_open_is_the_kernels_once_it_is_stored_to() {
     let stdin = Stdio::from(file.try_clone().unwrap());
     let mut child = Command::new("/bin/sleep").arg("30").stdin(stdin).spawn().unwrap();
 
-    let map = unsafe { Mmap::map(&file).unwrap() };
+    let map = map(&MmapOptions::new(), &file).unwrap();
     assert!(map.is_managed(), "{:?}", map.unmanaged_reason());
     assert!(map[..] == bytes[..]);
     let mut map = map.make_mut().unwrap();
@@ -610,7 +649,7 @@ fn a_file_that_another_process_has_open_is_the_kernels_once_it_is_stored_to() {
 
     let trusted = directory.path().join("trusted");
     patterned(&trusted, PAGE);
-    let trusted = unsafe { MmapOptions::new().sharing(FileSharing::Trust).map_mut(&open(&trusted)).unwrap() };
+    let trusted = map_mut(MmapOptions::new().sharing(FileSharing::Trust), &open(&trusted)).unwrap();
     assert!(trusted.is_managed());
     child.kill().unwrap();
     child.wait().unwrap();
@@ -637,7 +676,7 @@ fn a_descriptor_that_others_close_and_open_again_never_shows_other_bytes() {
         });
         for _ in 0..2_000 {
             // A length that both files have: which of the two is mapped is chance, but it is one of them.
-            if let Ok(map) = unsafe { MmapOptions::new().len(PAGE).map(fd) } {
+            if let Ok(map) = map(MmapOptions::new().len(PAGE), fd) {
                 assert!(map.iter().all(|byte| *byte == map[0]) && [1, 2].contains(&map[0]));
             }
         }
@@ -652,7 +691,7 @@ fn mappings_are_written_by_many_threads_at_once() {
     let mut file = open(&path);
     file.write_all(&vec![0; 8 << 20]).unwrap();
     let budget = Budget::with_memory("2MiB").unwrap();
-    let mut map = unsafe { budget.options().map_mut(&file).unwrap() };
+    let mut map = map_mut(&budget.options(), &file).unwrap();
     thread::scope(|scope| {
         for (nth, part) in map.chunks_mut(1 << 20).enumerate() {
             scope.spawn(move || {
