@@ -7,7 +7,7 @@ use elbowroom_tests::modules::{self, Circles, House};
 use elbowroom_tests::source::{Source, has_word};
 use elbowroom_tests::types::{Size, Types};
 
-/// The crates, each of which may use only those before it, by directory and the name that manifests have for them.
+/// The crates, each of which may use only those before it, by directory and the name that manifests have.
 const CRATES: [(&str, &str); 15] = [
     ("crates/elbowroom-options", "elbowroom-options"),
     ("crates/elbowroom-sync", "elbowroom-sync"),

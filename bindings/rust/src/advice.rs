@@ -4,8 +4,8 @@ use elbowroom_manager::Advice as Managers;
 use libc::c_int;
 use std::io;
 
-/// Advice that changes no byte of a mapping: for [`Mmap::advise`](crate::Mmap::advise). The names are those of
-/// madvise(2). docs/advice.md has what becomes of each.
+/// Advice that changes no byte of a mapping: for [`Mmap::advise`](crate::Mmap::advise). The names are those
+/// of madvise(2). docs/advice.md has what becomes of each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
@@ -34,8 +34,8 @@ pub enum Advice {
     DontDump = libc::MADV_DONTDUMP,
     /// Undoes [`Advice::DontDump`].
     DoDump = libc::MADV_DODUMP,
-    /// Treats the pages as broken memory, for tests of that. Only the kernel can: Unsupported where the mapping
-    /// is managed.
+    /// Treats the pages as broken memory, for tests of that. Only the kernel can: Unsupported where the
+    /// mapping is managed.
     HwPoison = libc::MADV_HWPOISON,
     /// Brings the pages in now, to be loaded from, and waits for that.
     PopulateRead = libc::MADV_POPULATE_READ,

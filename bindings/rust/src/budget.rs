@@ -52,8 +52,8 @@ pub struct Process {
 }
 
 impl Process {
-    /// The defaults: three quarters of the machine's memory, or of what the control group permits, and as much
-    /// swap as /var/tmp has room for.
+    /// The defaults: three quarters of the machine's memory, or of what the control group permits, and as
+    /// much swap as /var/tmp has room for.
     pub fn new() -> Self {
         Self::default()
     }
@@ -79,8 +79,8 @@ impl Process {
     /// Starts the manager.
     ///
     /// # Errors
-    /// AlreadyExists: it runs. InvalidInput: a size is none. Unsupported: what this machine lacks, and what to
-    /// do about it.
+    /// AlreadyExists: it runs. InvalidInput: a size is none. Unsupported: what this machine lacks, and what
+    /// to do about it.
     pub fn start(self) -> io::Result<()> {
         let bytes = |size: Option<Size>| size.map(|size| size.bytes()).transpose();
         let (memory, swap) = (bytes(self.memory)?, bytes(self.swap)?);
@@ -172,9 +172,10 @@ pub fn promise(budget: Option<&Inner>, bytes: u64) -> io::Result<()> {
     }
     let (memory, swap, dir) = (capacity.memory, capacity.swap, capacity.swap_dir.display());
     Err(out_of_memory(format!(
-        "{bytes} bytes do not fit into the {memory} bytes of memory and {swap} of swap in {dir} that all mappings \
-         of the process have together, of which {promised} are in use: make room there, or name another \
-         directory with Process::swap_dir before the first mapping, or map without a promise (no_reserve_swap)"
+        "{bytes} bytes do not fit into the {memory} bytes of memory and {swap} of swap in {dir} that all \
+         mappings of the process have together, of which {promised} are in use: make room there, or name \
+         another directory with Process::swap_dir before the first mapping, or map without a promise \
+         (no_reserve_swap)"
     )))
 }
 
@@ -211,13 +212,13 @@ impl Drop for Inner {
     }
 }
 
-/// A budget for mappings: together they never have more than its limit in memory. What does not fit is in their
-/// files, and, if it is anonymous, in the swap file.
+/// A budget for mappings: together they never have more than its limit in memory. What does not fit is in
+/// their files, and, if it is anonymous, in the swap file.
 ///
 /// A mapping belongs to the budget that [`MmapOptions::budget`] names, else to that of the innermost
-/// [`Budget::within`] of its thread, else to the whole process. A file that several mappings map is charged to
-/// the budget of the first of them. Clones are the same budget, which is gone with the last of them and its last
-/// mapping.
+/// [`Budget::within`] of its thread, else to the whole process. A file that several mappings map is charged
+/// to the budget of the first of them. Clones are the same budget, which is gone with the last of them and
+/// its last mapping.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -296,8 +297,8 @@ impl Budget {
         let swap = match swap {
             Some(swap) if swap > room => {
                 return Err(out_of_memory(format!(
-                    "{dir} has room for {room} bytes of swap, not for {swap}: make room there, or name another \
-                     directory with Process::swap_dir before the first mapping"
+                    "{dir} has room for {room} bytes of swap, not for {swap}: make room there, or name \
+                     another directory with Process::swap_dir before the first mapping"
                 )));
             }
             Some(swap) => swap,
@@ -330,8 +331,8 @@ impl Budget {
     /// Changes the limit, in bytes. If more is in memory, it is reclaimed before this returns.
     ///
     /// # Errors
-    /// InvalidInput: the size is none, or too small; or anonymous mappings have more than fits into it and the
-    /// swap. ResourceBusy: the limit is set, but too little could be reclaimed within 2 s.
+    /// InvalidInput: the size is none, or too small; or anonymous mappings have more than fits into it and
+    /// the swap. ResourceBusy: the limit is set, but too little could be reclaimed within 2 s.
     pub fn set_limit(&self, memory: impl Into<Size>) -> io::Result<()> {
         let limit = check_limit(memory.into().bytes()?)?;
         let (promised, swap) = (self.inner.promised.load(Ordering::Relaxed), self.inner.swap);
@@ -339,8 +340,8 @@ impl Budget {
             return Err(io::Error::new(
                 io::ErrorKind::InvalidInput,
                 format!(
-                    "{limit} bytes of memory and {swap} of swap are less than the {promised} bytes that anonymous \
-                     mappings of the budget have"
+                    "{limit} bytes of memory and {swap} of swap are less than the {promised} bytes that \
+                     anonymous mappings of the budget have"
                 ),
             ));
         }
@@ -358,8 +359,8 @@ impl Budget {
         match house::house()?.ask(set) {
             Err(Errno::BUSY) => Err(io::Error::new(
                 io::ErrorKind::ResourceBusy,
-                "the limit is set, but too little memory could be reclaimed at once (pages are pinned, or swap \
-                 is full)",
+                "the limit is set, but too little memory could be reclaimed at once (pages are pinned, or \
+                 swap is full)",
             )),
             set => set.map_err(io::Error::from),
         }

@@ -279,8 +279,8 @@ unsafe extern "C" fn in_child() {
     let manager = house::started().map(|house| house.manager);
     house::forget();
     let text = format!(
-        "elbowroom: this forked child cannot use the mappings of its parent, and an access to one will end it \
-         ({why})\n"
+        "elbowroom: this forked child cannot use the mappings of its parent, and an access to one will end \
+         it ({why})\n"
     );
     // SAFETY: the text is as long as is said.
     let _ = unsafe { libc::write(libc::STDERR_FILENO, text.as_ptr().cast(), text.len()) };

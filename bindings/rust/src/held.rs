@@ -5,9 +5,9 @@
 //! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file that can be
 //! stored to through that mapping, all further mappings of it are the kernel's, too.
 //!
-//! So each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A file
-//! may go to the kernel between the look at who serves it and the verb; then the manager says that nothing is
-//! mapped there, and the kernel's verb follows.
+//! So each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A
+//! file may go to the kernel between the look at who serves it and the verb; then the manager says that
+//! nothing is mapped there, and the kernel's verb follows.
 //!
 //! Synchronization: the table of files that have mappings is under a mutex, which is held for moments only.
 
@@ -215,7 +215,8 @@ impl Held {
     /// Maps a part of a file.
     ///
     /// # Errors
-    /// Those of mmap(2). PermissionDenied: the descriptor does not permit it. Unsupported: there is no manager.
+    /// Those of mmap(2). PermissionDenied: the descriptor does not permit it. Unsupported: there is no
+    /// manager.
     pub fn of_file(part: FilePart, wishes: Wishes) -> io::Result<Self> {
         let looked = look(&part)?;
         let id = looked.id;
@@ -346,8 +347,8 @@ impl Held {
         (len > 0).then(|| (first, end - first))
     }
 
-    /// Writes what was stored to a range of it to the file. `wait`: until it is durable; else the flusher does
-    /// it within a second.
+    /// Writes what was stored to a range of it to the file. `wait`: until it is durable; else the flusher
+    /// does it within a second.
     ///
     /// # Errors
     /// The first error of a write-back since the last call.
@@ -475,8 +476,8 @@ impl Held {
         }
     }
 
-    /// Writes what was stored from a byte of the mapping on to the file, so that it is there when the pages are
-    /// unmapped. An error is reported by the next flush of the file.
+    /// Writes what was stored from a byte of the mapping on to the file, so that it is there when the pages
+    /// are unmapped. An error is reported by the next flush of the file.
     fn write_back(&self, house: &'static House, from: usize) {
         let Some(Mapped { id, .. }) = self.file.as_ref().filter(|_| self.stores) else { return };
         // The manager does this itself when the last mapping of a file goes.
@@ -545,8 +546,8 @@ fn unmap_in_kernel(start: usize, len: usize) {
 
 /// Makes an open file `len` bytes long, as [`File::set_len`] does, and tells the manager.
 ///
-/// If the file is mapped, this is the right way to cut it or to let it grow: what was stored beyond the new end
-/// is not written, and a mapping sees the new end at once, not within a second.
+/// If the file is mapped, this is the right way to cut it or to let it grow: what was stored beyond the new
+/// end is not written, and a mapping sees the new end at once, not within a second.
 ///
 /// # Errors
 /// Those of ftruncate(2).

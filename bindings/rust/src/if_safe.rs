@@ -68,8 +68,8 @@ impl From<MapIfSafeError> for io::Error {
     }
 }
 
-/// Checks that the bytes of a file can never change: it is a memfd with the seals F_SEAL_WRITE and F_SEAL_SHRINK,
-/// or has fs-verity, and has `len` bytes from `offset` on.
+/// Checks that the bytes of a file can never change: it is a memfd with the seals F_SEAL_WRITE and
+/// F_SEAL_SHRINK, or has fs-verity, and has `len` bytes from `offset` on.
 pub(crate) fn check(fd: RawFd, offset: u64, len: usize) -> Result<(), MapIfSafeError> {
     // SAFETY: integers only.
     let seals = unsafe { libc::fcntl(fd, libc::F_GET_SEALS) };
@@ -102,7 +102,8 @@ fn check_seals(seals: c_int) -> Result<(), MapIfSafeError> {
 /// Whether the file has fs-verity: then its bytes cannot change. Linux: `FS_IOC_MEASURE_VERITY`.
 fn has_verity(fd: RawFd) -> bool {
     const MEASURE: c_ulong = 0xc004_6686;
-    // The header of `struct fsverity_digest`: a number of the algorithm, and the room for the digest, none here.
+    // The header of `struct fsverity_digest`: a number of the algorithm, and the room for the digest, none
+    // here.
     let mut header = [0_u16; 2];
     // SAFETY: the kernel reads and writes the header, and nothing else, since there is no room.
     let measured = unsafe { libc::ioctl(fd, MEASURE as _, header.as_mut_ptr()) };

@@ -18,17 +18,17 @@
 //! # }
 //! ```
 //!
-//! [`Mmap`], [`MmapMut`], [`MmapRaw`] and [`MmapOptions`] have the names and the behaviour of memmap2 0.9: a program
-//! that uses that crate exchanges the import. What is mapped belongs to a [`Budget`], or to the whole process
-//! ([`Process`]). One manager serves the process, and starts with the first mapping; what is not in memory is in its
-//! file, or, if it is anonymous, in a swap file.
+//! [`Mmap`], [`MmapMut`], [`MmapRaw`] and [`MmapOptions`] have the names and the behaviour of memmap2 0.9: a
+//! program that uses that crate exchanges the import. What is mapped belongs to a [`Budget`], or to the whole
+//! process ([`Process`]). One manager serves the process, and starts with the first mapping; what is not in
+//! memory is in its file, or, if it is anonymous, in a swap file.
 //!
-//! What differs from memmap2, and what a machine must permit, is in docs/library.md. In short: Linux on x86-64 with a
-//! userfaultfd. Files are managed if they are only read, or if this process alone uses them; the kernel maps all
-//! others, beside the budget ([`Mmap::is_managed`]).
+//! What differs from memmap2, and what a machine must permit, is in docs/library.md. In short: Linux on
+//! x86-64 with a userfaultfd. Files are managed if they are only read, or if this process alone uses them;
+//! the kernel maps all others, beside the budget ([`Mmap::is_managed`]).
 //!
-//! [`manager`] is the level below: managers, spaces of real pointers and soft ones, groups and their statistics.
-#![allow(unsafe_code)]
+//! [`manager`] is the level below: managers, spaces of real pointers and soft ones, groups and their
+//! statistics.
 
 mod advice;
 mod budget;
@@ -57,13 +57,13 @@ struct Document;
 /// The level below: managers of their own, with spaces of real pointers and soft ones.
 ///
 /// ```
-/// use elbowroom::manager::{Config, Manager, MapRequest, Soft};
+/// use elbowroom::manager::{Config, Manager, MapRequest, Mapping, Soft};
 /// use std::sync::Arc;
 ///
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let manager = Manager::<Soft>::start_on(Config::with_memory(64 << 20))?;
 /// let space = Arc::new(manager.create_space()?);
-/// let mapping = space.map_owned(MapRequest::memory(1 << 20))?;
+/// let mapping = Mapping::new(&space, MapRequest::memory(1 << 20))?;
 /// let cpu = space.cpu(); // one for each thread
 /// mapping.write(&cpu, 0, b"hello")?;
 /// let mut bytes = [0; 5];

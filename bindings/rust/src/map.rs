@@ -10,7 +10,8 @@ use std::io;
 use std::ops::{Deref, DerefMut};
 use std::slice;
 
-/// The bytes of a mapping that the program has asked for: a mapping begins at a page, and has one byte at least.
+/// The bytes of a mapping that the program has asked for: a mapping begins at a page, and has one byte at
+/// least.
 #[derive(Debug)]
 pub(crate) struct View {
     held: Held,
@@ -81,7 +82,8 @@ impl RemapOptions {
         Self::default()
     }
 
-    /// Whether the mapping may go to another address. If not, it is an error if something is mapped behind it.
+    /// Whether the mapping may go to another address. If not, it is an error if something is mapped behind
+    /// it.
     #[must_use]
     pub fn may_move(mut self, may_move: bool) -> Self {
         self.may_move = may_move;
@@ -89,8 +91,8 @@ impl RemapOptions {
     }
 }
 
-/// A mapping to be loaded from: a slice of bytes. It is unmapped when it is dropped, in whatever thread. The file
-/// may be closed before.
+/// A mapping to be loaded from: a slice of bytes. It is unmapped when it is dropped, in whatever thread. The
+/// file may be closed before.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -127,8 +129,8 @@ pub struct MmapMut {
     view: View,
 }
 
-/// A mapping that is only reached through pointers, so that nothing is taken for granted of its bytes: for memory
-/// that other processes change.
+/// A mapping that is only reached through pointers, so that nothing is taken for granted of its bytes: for
+/// memory that other processes change.
 ///
 /// ```
 /// # fn main() -> std::io::Result<()> {
@@ -182,7 +184,8 @@ macro_rules! mapping {
                 self.view.advise_unchecked(advice, 0, self.view.len)
             }
 
-            /// Acts on advice that changes bytes, for the pages that have one of `len` bytes from `offset` on.
+            /// Acts on advice that changes bytes, for the pages that have one of `len` bytes from `offset`
+            /// on.
             ///
             /// # Safety
             /// As for [`unchecked_advise`](Self::unchecked_advise).
@@ -199,9 +202,9 @@ macro_rules! mapping {
                 self.view.advise_unchecked(advice, offset, len)
             }
 
-            /// Brings all pages in, and refuses advice that would take them away. The budget comes first: pages
-            /// of a locked mapping go out where memory is short. So this is no place for secrets that must
-            /// not be in a swap file.
+            /// Brings all pages in, and refuses advice that would take them away. The budget comes first:
+            /// pages of a locked mapping go out where memory is short. So this is no place for secrets that
+            /// must not be in a swap file.
             ///
             /// # Errors
             /// Those of mlock(2).
@@ -229,8 +232,8 @@ macro_rules! mapping {
                 self.view.remap(new_len, options)
             }
 
-            /// Whether the manager serves the mapping now, within a budget. Otherwise the kernel does, beside it:
-            /// a mapping of a file can go to the kernel at any time (docs/library.md).
+            /// Whether the manager serves the mapping now, within a budget. Otherwise the kernel does, beside
+            /// it: a mapping of a file can go to the kernel at any time (docs/library.md).
             pub fn is_managed(&self) -> bool {
                 self.view.held.is_managed()
             }
@@ -319,7 +322,8 @@ impl Mmap {
         MmapOptions::new().map_if_safe(file)
     }
 
-    /// Makes it a mapping to store to. If other processes may use the file, the kernel serves it from then on.
+    /// Makes it a mapping to store to. If other processes may use the file, the kernel serves it from then
+    /// on.
     ///
     /// # Errors
     /// PermissionDenied: the file was not open for writing.
@@ -359,8 +363,8 @@ impl MmapMut {
         Ok(Mmap { view: self.view })
     }
 
-    /// Makes it a mapping that can be loaded from and executed. The kernel serves it from then on, and, if it is of a
-    /// file, all other mappings of that file.
+    /// Makes it a mapping that can be loaded from and executed. The kernel serves it from then on, and, if it
+    /// is of a file, all other mappings of that file.
     ///
     /// # Errors
     /// Those of mprotect(2), and of a write of the file.
@@ -416,8 +420,8 @@ impl Deref for Mmap {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are mapped as long as the value lives, and can be loaded; that nobody changes those of a
-        // file is the promise of the mapping's maker. At most `isize::MAX` bytes, and never at 0.
+        // SAFETY: the bytes are mapped as long as the value lives, and can be loaded; that nobody changes
+        // those of a file is the promise of the mapping's maker. At most `isize::MAX` bytes, and never at 0.
         unsafe { slice::from_raw_parts(self.view.ptr(), self.view.len) }
     }
 }

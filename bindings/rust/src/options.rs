@@ -38,12 +38,12 @@ impl<T: AsRawFd> MmapAsRawDesc for &T {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub enum FileSharing {
-    /// Anybody. The file is managed while no other process uses it, which only a process with CAP_SYS_ADMIN can
-    /// know. Otherwise the kernel maps it, beside the budget. The default.
+    /// Anybody. The file is managed while no other process uses it, which only a process with CAP_SYS_ADMIN
+    /// can know. Otherwise the kernel maps it, beside the budget. The default.
     #[default]
     Anybody,
-    /// Only this process, which is the caller's promise: it is managed in any case. Of two stores of two processes
-    /// to one page one may be lost.
+    /// Only this process, which is the caller's promise: it is managed in any case. Of two stores of two
+    /// processes to one page one may be lost.
     Trust,
 }
 
@@ -63,8 +63,9 @@ pub enum FileSharing {
 ///
 /// # Safety
 /// A mapping of a file is a slice, and Rust takes for granted that the bytes of a slice do not change by
-/// themselves. They do if this process or another one writes to the file, or cuts it, while it is mapped. So the
-/// functions that map files are unsafe: the caller promises that nobody does, or that the program can bear it.
+/// themselves. They do if this process or another one writes to the file, or cuts it, while it is mapped. So
+/// the functions that map files are unsafe: the caller promises that nobody does, or that the program can
+/// bear it.
 #[derive(Debug, Clone, Default)]
 pub struct MmapOptions {
     offset: u64,
@@ -88,8 +89,8 @@ impl MmapOptions {
         self
     }
 
-    /// The mapping has so many bytes. The default is the file's bytes from the offset on, and none of anonymous
-    /// memory.
+    /// The mapping has so many bytes. The default is the file's bytes from the offset on, and none of
+    /// anonymous memory.
     pub fn len(&mut self, len: usize) -> &mut Self {
         self.len = Some(len);
         self
@@ -100,9 +101,9 @@ impl MmapOptions {
         self
     }
 
-    /// The anonymous memory is to have huge pages of `1 << page_bits` bytes. 2 MiB (21, the default) are what there
-    /// is: an advice then, since the manager uses huge pages where they fit. Other sizes are an error of
-    /// [`MmapOptions::map_anon`].
+    /// The anonymous memory is to have huge pages of `1 << page_bits` bytes. 2 MiB (21, the default) are what
+    /// there is: an advice then, since the manager uses huge pages where they fit. Other sizes are an error
+    /// of [`MmapOptions::map_anon`].
     pub fn huge(&mut self, page_bits: Option<u8>) -> &mut Self {
         self.huge = Some(page_bits.filter(|bits| *bits != 0).unwrap_or(HUGE_BITS));
         self
@@ -114,8 +115,8 @@ impl MmapOptions {
         self
     }
 
-    /// Does not promise memory and swap for all of the anonymous memory: for large mappings of which little is
-    /// stored to. If more is stored than there is room for, an access is SIGBUS.
+    /// Does not promise memory and swap for all of the anonymous memory: for large mappings of which little
+    /// is stored to. If more is stored than there is room for, an access is SIGBUS.
     pub fn no_reserve_swap(&mut self) -> &mut Self {
         self.no_reserve_swap = true;
         self
@@ -126,8 +127,8 @@ impl MmapOptions {
         self
     }
 
-    /// The budget of the mapping. The default is that of the innermost [`Budget::within`] of the thread, else that of
-    /// the process.
+    /// The budget of the mapping. The default is that of the innermost [`Budget::within`] of the thread, else
+    /// that of the process.
     pub fn budget(&mut self, budget: &Budget) -> &mut Self {
         self.budget = Some(budget.group().clone());
         self
@@ -145,14 +146,14 @@ impl MmapOptions {
     /// See [the type](MmapOptions#safety).
     ///
     /// # Errors
-    /// PermissionDenied: the file is not open for reading. InvalidData: the offset is beyond the file's end, and no
-    /// length was given. Unsupported: what this machine lacks for a manager, and what to do.
+    /// PermissionDenied: the file is not open for reading. InvalidData: the offset is beyond the file's end,
+    /// and no length was given. Unsupported: what this machine lacks for a manager, and what to do.
     pub unsafe fn map<T: MmapAsRawDesc>(&self, file: T) -> io::Result<Mmap> {
         self.map_file(&file, Mode::Read).map(Mmap::of)
     }
 
-    /// Maps a file, to be loaded from and executed. The kernel maps it, beside the budget: nothing that is managed
-    /// is executed.
+    /// Maps a file, to be loaded from and executed. The kernel maps it, beside the budget: nothing that is
+    /// managed is executed.
     ///
     /// # Safety
     /// See [the type](MmapOptions#safety).
@@ -175,8 +176,8 @@ impl MmapOptions {
         self.map_file(&file, Mode::Write).map(MmapMut::of)
     }
 
-    /// Maps a file, to be loaded from and stored to. Stores stay in this mapping: what is stored needs memory or
-    /// swap of the budget.
+    /// Maps a file, to be loaded from and stored to. Stores stay in this mapping: what is stored needs memory
+    /// or swap of the budget.
     ///
     /// # Safety
     /// See [the type](MmapOptions#safety).
@@ -198,8 +199,8 @@ impl MmapOptions {
         self.map_file(&file, Mode::CopyReadOnly).map(Mmap::of)
     }
 
-    /// Maps a file of which it is known that nobody can change or cut it: a memfd with the seals F_SEAL_WRITE and
-    /// F_SEAL_SHRINK, or a file with fs-verity.
+    /// Maps a file of which it is known that nobody can change or cut it: a memfd with the seals F_SEAL_WRITE
+    /// and F_SEAL_SHRINK, or a file with fs-verity.
     ///
     /// # Errors
     /// [`MapIfSafeError`], which becomes an [`io::Error`].
@@ -212,8 +213,8 @@ impl MmapOptions {
     /// Maps anonymous memory, of zeros. It is promised: budget and swap have room for all of it.
     ///
     /// # Errors
-    /// OutOfMemory: budget and swap have less room. InvalidData: more than `isize::MAX` bytes. Unsupported: what this
-    /// machine lacks for a manager; or huge pages of such a size.
+    /// OutOfMemory: budget and swap have less room. InvalidData: more than `isize::MAX` bytes. Unsupported:
+    /// what this machine lacks for a manager; or huge pages of such a size.
     pub fn map_anon(&self) -> io::Result<MmapMut> {
         let len = checked_len(self.len.unwrap_or(0) as u64)?;
         if let Some(bits) = self.huge

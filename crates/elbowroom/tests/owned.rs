@@ -26,7 +26,7 @@ fn areas<P: Platform>(mapping: &Mapping<P>) -> usize {
 fn a_dropped_mapping_is_unmapped_and_keeps_its_space() {
     let (_manager, space) = soft();
     let cpu = space.cpu();
-    let mapping = space.map_owned(MapRequest::memory(3 * PAGE - 5)).unwrap();
+    let mapping = Mapping::new(&space, MapRequest::memory(3 * PAGE - 5)).unwrap();
     drop(space);
     assert_eq!((mapping.len(), mapping.range().len(), areas(&mapping)), (3 * PAGE - 5, 3 * PAGE, 1));
     mapping.write(&cpu, 2 * PAGE, b"here").unwrap();
@@ -41,9 +41,9 @@ fn a_dropped_mapping_is_unmapped_and_keeps_its_space() {
 fn a_mapping_reaches_its_own_bytes_only() {
     let (_manager, space) = soft();
     let cpu = space.cpu();
-    let behind = space.map_owned(MapRequest::memory(PAGE)).unwrap();
+    let behind = Mapping::new(&space, MapRequest::memory(PAGE)).unwrap();
     let before = Place::FixedNoReplace(behind.addr() - 2 * PAGE);
-    let mapping = space.map_owned(MapRequest { place: before, ..MapRequest::memory(2 * PAGE) }).unwrap();
+    let mapping = Mapping::new(&space, MapRequest { place: before, ..MapRequest::memory(2 * PAGE) }).unwrap();
     behind.write(&cpu, 0, &[7]).unwrap();
     let invalid = AccessError::Invalid(mapping.addr());
     for offset in [2 * PAGE - 3, 2 * PAGE, usize::MAX - 2, usize::MAX] {
@@ -62,7 +62,7 @@ fn a_mapping_reaches_its_own_bytes_only() {
     behind.read(&cpu, 0, &mut byte).unwrap();
     assert_eq!(byte, [7]);
     let over = MapRequest { place: Place::Fixed(behind.addr()), ..MapRequest::memory(PAGE) };
-    assert_eq!(space.map_owned(over).err(), Some(Errno::INVAL));
+    assert_eq!(Mapping::new(&space, over).err(), Some(Errno::INVAL));
 }
 
 #[test]
@@ -70,7 +70,7 @@ fn a_mapping_grows_shrinks_and_loses_rights() {
     let (_manager, space) = soft();
     let cpu = space.cpu();
     // At the end of the space, so that it must move.
-    let mut mapping = space.map_owned(MapRequest::memory(PAGE)).unwrap();
+    let mut mapping = Mapping::new(&space, MapRequest::memory(PAGE)).unwrap();
     let before = mapping.addr();
     mapping.write(&cpu, 10, b"stays").unwrap();
     mapping.remap(100 * PAGE).unwrap();
@@ -99,7 +99,7 @@ fn a_file_is_mapped_and_synced_with_real_pointers() {
     let mut file = tempfile::NamedTempFile::new_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     file.write_all(&[3; 2 * PAGE]).unwrap();
     let object = manager.open(file.path(), true).unwrap();
-    let loads = space.map_owned(MapRequest::of_file(object.clone(), 0, 2 * PAGE)).unwrap();
+    let loads = Mapping::new(&space, MapRequest::of_file(object.clone(), 0, 2 * PAGE)).unwrap();
     assert_eq!(loads.protect(Prot::READ | Prot::WRITE), Err(Errno::ACCESS));
     let request = MapRequest {
         prot: Prot::READ | Prot::WRITE,
@@ -107,7 +107,7 @@ fn a_file_is_mapped_and_synced_with_real_pointers() {
         sharing: Sharing::Shared,
         ..MapRequest::of_file(object, 0, 2 * PAGE)
     };
-    let stores = space.map_owned(request).unwrap();
+    let stores = Mapping::new(&space, request).unwrap();
     stores.advise(0..PAGE, Advice::PopulateWrite).unwrap();
     stores.sync(PAGE - 1..PAGE + 1).unwrap();
     assert_eq!(areas(&stores), 1);

@@ -1,5 +1,5 @@
-//! memmap2's own tests, with elbowroom in the place of memmap2. The script `run` finds them in the source that
-//! cargo has fetched, and names the file; nothing of it is in this repository.
+//! memmap2's own tests, with elbowroom in the place of memmap2. The script `run` finds them in the source
+//! that cargo has fetched, and names the file; nothing of it is in this repository.
 #![cfg_attr(test, allow(unsafe_code))]
 
 // What the tests take from `crate` and `super`.

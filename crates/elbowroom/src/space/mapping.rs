@@ -45,9 +45,9 @@ impl MapRequest {
 
 /// A mapping of a space, which is unmapped when the value is dropped. It keeps its space from being dropped.
 ///
-/// Its addresses are its own: a verb of the space ([`Space::unmap`], [`Space::remap`]) that changes them behind
-/// its back does no harm to memory, but then the verbs here may find nothing mapped, or what others have
-/// mapped there since.
+/// Its addresses are its own: a verb of the space ([`Space::unmap`], [`Space::remap`]) that changes them
+/// behind its back does no harm to memory, but then the verbs here may find nothing mapped, or what others
+/// have mapped there since.
 pub struct Mapping<P: Platform> {
     space: Arc<Space<P>>,
     range: Range<usize>,
@@ -55,23 +55,21 @@ pub struct Mapping<P: Platform> {
     len: usize,
 }
 
-impl<P: Platform> Space<P> {
+impl<P: Platform> Mapping<P> {
     /// [`Space::map`], as a value that unmaps when it is dropped.
     ///
     /// # Errors
     /// As for [`Space::map`]. EINVAL: [`Place::Fixed`], which would replace mappings of other owners;
     /// [`Place::FixedNoReplace`] does not.
-    pub fn map_owned(self: &Arc<Self>, request: MapRequest) -> Result<Mapping<P>, Errno> {
+    pub fn new(space: &Arc<Space<P>>, request: MapRequest) -> Result<Self, Errno> {
         if matches!(request.place, Place::Fixed(_)) {
             return Err(Errno::INVAL);
         }
         let len = request.len;
-        let addr = self.map(request)?;
-        Ok(Mapping { space: self.clone(), range: addr..addr + page_align(len), len })
+        let addr = space.map(request)?;
+        Ok(Self { space: space.clone(), range: addr..addr + page_align(len), len })
     }
-}
 
-impl<P: Platform> Mapping<P> {
     /// Its first address. With real pointers a pointer to the first byte.
     pub fn addr(&self) -> usize {
         self.range.start
