@@ -2,8 +2,8 @@
 //!
 //! A file is the manager's or the kernel's, never both, since the bytes in their two caches would differ
 //! (docs/decisions/0015-one-owner.md). If the kernel must map a file that is managed, the file goes to the
-//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file that can be
-//! stored to through that mapping, all further mappings of it are the kernel's, too.
+//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file in this process,
+//! all further mappings of it are the kernel's, too.
 //!
 //! So each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A
 //! file may go to the kernel between the look at who serves it and the verb; then the manager says that
@@ -118,8 +118,8 @@ pub struct Held {
 struct MappedFile {
     /// Mappings of the file, by whomever.
     mappings: usize,
-    /// Mappings by the kernel that can be stored to.
-    stores: usize,
+    /// Mappings that the kernel was to serve from the beginning, or since they can be stored to.
+    kernels: usize,
     /// The file went to the kernel, and the kernel has mappings that were managed before.
     given: bool,
 }
@@ -146,25 +146,25 @@ fn mapped_files<R>(look: impl FnOnce(&mut HashMap<FileId, MappedFile>) -> R) -> 
 #[derive(Debug)]
 struct Mapped {
     id: FileId,
-    stores: bool,
+    /// The kernel is to serve it.
+    kernels: bool,
 }
 
 impl Mapped {
-    /// `stores`: the kernel maps it, and it can be stored to.
-    fn new(id: FileId, stores: bool) -> Self {
+    fn new(id: FileId, kernels: bool) -> Self {
         mapped_files(|files| {
             let file = files.entry(id).or_default();
             file.mappings += 1;
-            file.stores += usize::from(stores);
+            file.kernels += usize::from(kernels);
         });
-        Self { id, stores }
+        Self { id, kernels }
     }
 
-    /// The kernel's mapping can be stored to from now on.
-    fn note_stores(&mut self) {
-        if !self.stores {
-            self.stores = true;
-            mapped_files(|files| files.entry(self.id).or_default().stores += 1);
+    /// The kernel is to serve the mapping from now on.
+    fn note_kernels(&mut self) {
+        if !self.kernels {
+            self.kernels = true;
+            mapped_files(|files| files.entry(self.id).or_default().kernels += 1);
         }
     }
 }
@@ -174,7 +174,7 @@ impl Drop for Mapped {
         mapped_files(|files| {
             let Some(file) = files.get_mut(&self.id) else { return };
             file.mappings -= 1;
-            file.stores -= usize::from(self.stores);
+            file.kernels -= usize::from(self.kernels);
             if file.mappings == 0 {
                 files.remove(&self.id);
             }
@@ -231,18 +231,22 @@ impl Held {
                 let attempt =
                     house.ask(move |house| by_manager(house, tid, &part, wishes, counted, writable));
                 match attempt? {
-                    Attempt::Managed { mut held, stores } => {
-                        if part.mode == Mode::Read && looked.writable && !stores {
-                            held.keep_spare(&part)?;
+                    // Another thread may have had the kernel map the file meanwhile.
+                    Attempt::Managed { mut held, stores } => match known_reason(id) {
+                        Some(reason) => reason,
+                        None => {
+                            if part.mode == Mode::Read && looked.writable && !stores {
+                                held.keep_spare(&part)?;
+                            }
+                            return Ok(held);
                         }
-                        return Ok(held);
-                    }
+                    },
                     Attempt::Kernels(reason) => reason,
                 }
             }
         };
         // Entered before the file is given up, so that no other thread has the manager map it meanwhile.
-        let counted = Mapped::new(id, part.mode == Mode::Write);
+        let counted = Mapped::new(id, true);
         house.ask(move |house| house.space.give_file(id))?;
         let start = by_kernel(&part, &wishes)?;
         Ok(Self {
@@ -418,6 +422,9 @@ impl Held {
     /// Those of mprotect(2), and of giving the mapping to the kernel.
     pub fn protect_exec(&mut self) -> io::Result<()> {
         let (at, len) = (self.start, self.len.next_multiple_of(PAGE_SIZE));
+        if let Some(file) = &mut self.file {
+            file.note_kernels();
+        }
         if self.is_managed()
             && let Some(house) = house::started()
         {
@@ -437,7 +444,7 @@ impl Held {
         let Some(file) = &mut self.file else { return Ok(()) };
         let (id, at, len) = (file.id, self.start, self.len);
         // Before the file is given, so that no other thread has the manager map it afterwards.
-        file.note_stores();
+        file.note_kernels();
         if let Some(house) = house::started() {
             house.ask(move |house| house.space.give_file(id))?;
         }
@@ -657,7 +664,7 @@ fn is_in_memory(fd: RawFd) -> bool {
 fn known_reason(id: FileId) -> Option<&'static str> {
     if IS_CHILD.load(Ordering::Relaxed) {
         Some("this process was forked from one that has managed memory")
-    } else if mapped_files(|files| files.get(&id).is_some_and(|file| file.given || file.stores > 0)) {
+    } else if mapped_files(|files| files.get(&id).is_some_and(|file| file.given || file.kernels > 0)) {
         Some("the kernel maps the file in this process already, as long as other mappings of it exist")
     } else {
         None
@@ -706,11 +713,12 @@ fn by_manager(
     writable: bool,
 ) -> Result<Attempt, Errno> {
     let (first, second) = match part.mode {
-        Mode::Read if writable && !wishes.trust => (Opening::Alone, Some(Opening::Loads)),
-        Mode::Write if !wishes.trust => (Opening::Alone, None),
-        Mode::Read if writable => (Opening::Stores, None),
-        Mode::Write => (Opening::Stores, None),
-        Mode::Read | Mode::Copy | Mode::CopyReadOnly | Mode::Exec => (Opening::Loads, None),
+        Mode::Write if wishes.trust => (Opening::Stores, None),
+        Mode::Write => (Opening::Alone, None),
+        _ if !writable => (Opening::Loads, None),
+        Mode::Read if wishes.trust => (Opening::Stores, None),
+        // So that it may be mapped for stores as well, by this mapping or by another one.
+        _ => (Opening::Alone, Some(Opening::Loads)),
     };
     let mut counted = Some(counted);
     match (attempt(house, tid, part, first, &wishes, &mut counted)?, second) {

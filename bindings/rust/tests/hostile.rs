@@ -706,3 +706,21 @@ fn mappings_are_written_by_many_threads_at_once() {
         read.chunks(1 << 20).enumerate().all(|(nth, part)| part.iter().all(|byte| *byte == nth as u8 + 1))
     );
 }
+
+/// Found by random.rs: the manager mapped a file for stores that the kernel mapped already, for loads.
+#[test]
+fn a_file_that_the_kernel_maps_stays_the_kernels() {
+    let directory = scratch();
+    let path = directory.path().join("kernels");
+    patterned(&path, 2 * PAGE);
+    let file = open(&path);
+    let first = map_exec(&MmapOptions::new(), &file).unwrap();
+    let mut second = map_mut(&MmapOptions::new(), &file).unwrap();
+    second[PAGE] = 200;
+    assert_eq!(first[PAGE], 200, "a store is not seen by the other mapping");
+    assert!(!second.is_managed() && second.unmanaged_reason().is_some());
+    drop((first, second));
+    // When the last of these is gone, the manager can have it.
+    let again = map_mut(&MmapOptions::new(), &file).unwrap();
+    assert_eq!((again[PAGE], again.is_managed()), (200, is_root()));
+}
