@@ -397,8 +397,8 @@ impl Mm {
             return None;
         }
         let pages = pages_of(range);
-        let Some((found, entry)) = self.index.get(pages.start, &pin()) else { return None };
-        let Some(key) = entry.key().filter(|_| found == pages) else { return None };
+        let (found, entry) = self.index.get(pages.start, &pin())?;
+        let key = entry.key().filter(|_| found == pages)?;
         let touched = |layout: &Layout<'_>| {
             self.vmas.read_locked(key, layout).is_none_or(|vma| {
                 let cached = vma.spec.object.as_ref().is_some_and(|object| object.has_any(vma.pages()));
