@@ -9,6 +9,7 @@ use parse_size::{Config, Error};
 
 /// Why a text is no size. Shown, each says what to write instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SizeError<'t> {
     /// There is no number.
     NoNumber,

@@ -18,6 +18,7 @@ use std::os::fd::RawFd;
 
 /// How reads are done.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EngineKind {
     /// io_uring, and threads where it is refused.
     Auto,

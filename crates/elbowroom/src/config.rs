@@ -11,6 +11,7 @@ use std::path::PathBuf;
 
 /// How pages get into windows.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum MoverKind {
     /// UFFDIO_MOVE where the kernel has it, else UFFDIO_COPY.
     Auto,

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 /// Why a manager could not start; says what to do.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum StartError {
     /// The budget is below [`crate::Config::MIN_MEMORY`].
     #[error("a budget of {0} bytes is too small: at least 16 MiB (16M) are needed")]

@@ -64,7 +64,7 @@ pub use process_tree::{
     RunTotals, StallAverages, StalledFor, TreeLimits, TreeSnapshot,
 };
 pub use space::{
-    AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, PartialInsert, Place, Remap, Space,
+    AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, Mapping, PartialInsert, Place, Remap, Space,
 };
 pub use stats::{LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats};
 pub use trace::{TraceAbout, TraceSnapshot};

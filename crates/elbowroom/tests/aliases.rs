@@ -2,6 +2,9 @@
 // Pointers into mappings of a manager are what this is about.
 #![allow(unsafe_code)]
 
+// The name that the manager has in the workspace.
+extern crate elbowroom_manager as elbowroom;
+
 mod support;
 
 use elbowroom::{Config, Host, Manager, Sharing};

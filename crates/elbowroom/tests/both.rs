@@ -2,5 +2,8 @@
 //! UFFDIO_COPY.
 #![allow(clippy::single_range_in_vec_init, reason = "lists of ranges, some of which have one")]
 
+// The name that the manager has in the workspace.
+extern crate elbowroom_manager as elbowroom;
+
 mod behaviour;
 mod support;

@@ -3,6 +3,9 @@
 // Pointers into mappings of a manager, and pinning them, are what this is about.
 #![allow(unsafe_code)]
 
+// The name that the manager has in the workspace.
+extern crate elbowroom_manager as elbowroom;
+
 mod support;
 
 use elbowroom::{Config, Hooks, Host, Manager, Sharing};

@@ -1,5 +1,8 @@
 //! What a core dump is made to have.
 
+// The name that the manager has in the workspace.
+extern crate elbowroom_manager as elbowroom;
+
 mod support;
 
 use elbowroom::{Advice, Config, Dumpable, Sharing};

@@ -1,5 +1,8 @@
 //! Placing received pages into a soft space.
 
+// The name that the manager has in the workspace.
+extern crate elbowroom_manager as elbowroom;
+
 use elbowroom::{
     Advice, Buffer, Config, Errno, Intent, Manager, MapRequest, PartialInsert, Place, Prot, Sharing, Soft,
     Space,

@@ -13,7 +13,7 @@ use std::path::{Path, PathBuf};
 /// is killed, the next `elbowroom run` of the same user removes it.
 ///
 /// ```no_run
-/// # use elbowroom::{Config, Manager, ShownAlone, Soft};
+/// # use elbowroom_manager::{Config, Manager, ShownAlone, Soft};
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let config = Config::with_memory(64 << 20);
 /// let shown = ShownAlone::new("/dev/shm".as_ref(), config.memory, config.swap)?;

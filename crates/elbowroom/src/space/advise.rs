@@ -15,6 +15,7 @@ const FORGET_ROUNDS: usize = 16;
 
 /// Advice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Advice {
     /// Detect streams.
     Normal,

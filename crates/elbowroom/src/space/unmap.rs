@@ -74,9 +74,12 @@ impl<P: Platform> Space<P> {
     /// page need be unmapped, and the layout lock is taken only once. `false`: it is not, and nothing is
     /// changed.
     fn unmap_untouched(&self, range: &Range<usize>) -> Result<bool, Errno> {
+        // Dropped after the lock.
+        let _vma;
         let mut layout = self.layout_without_change_in(range);
-        if !self.mm.cut_untouched(&mut layout, range) {
-            return Ok(false);
+        match self.mm.cut_untouched(&mut layout, range) {
+            Some(vma) => _vma = vma,
+            None => return Ok(false),
         }
         if self.core.mmu.allow(range.clone()).is_err() {
             // The kernel could not undo the denials there, so the addresses are not used again. That is

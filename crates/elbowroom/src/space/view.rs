@@ -14,6 +14,7 @@ use elbowroom_sync::time::Instant;
 
 /// How an access failed: what a program with pointers would get as a signal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum AccessError {
     /// Nothing is mapped there. SIGSEGV with SEGV_MAPERR.
     #[error("nothing is mapped at {0:#x}")]

@@ -390,14 +390,15 @@ impl Mm {
     }
 
     /// Makes `range` free if it is that of one VMA without any page in the cache or of its own, and no
-    /// thread waits for a moment without changes; else nothing is changed.
-    pub(crate) fn cut_untouched(&self, layout: &mut Layout<'_>, range: &Range<usize>) -> bool {
+    /// thread waits for a moment without changes; else nothing is changed, and the result is `None`. The VMA
+    /// may have the last reference to its file, which is closed then: the caller drops it without the lock.
+    pub(crate) fn cut_untouched(&self, layout: &mut Layout<'_>, range: &Range<usize>) -> Option<Vma> {
         if layout.still_wanted > 0 {
-            return false;
+            return None;
         }
         let pages = pages_of(range);
-        let Some((found, entry)) = self.index.get(pages.start, &pin()) else { return false };
-        let Some(key) = entry.key().filter(|_| found == pages) else { return false };
+        let (found, entry) = self.index.get(pages.start, &pin())?;
+        let key = entry.key().filter(|_| found == pages)?;
         let touched = |layout: &Layout<'_>| {
             self.vmas.read_locked(key, layout).is_none_or(|vma| {
                 let cached = vma.spec.object.as_ref().is_some_and(|object| object.has_any(vma.pages()));
@@ -405,12 +406,12 @@ impl Mm {
             })
         };
         if touched(layout) {
-            return false;
+            return None;
         }
         // A reader that is inside may be bringing a page in. No reader comes in after this.
         self.vmas.detach(key, layout);
         if touched(layout) {
-            return false;
+            return None;
         }
         // It is detached, so removing it waits for no reader.
         let vma = self.vmas.remove(key, layout);
@@ -420,7 +421,8 @@ impl Mm {
             // Not before: it is listed for as long as the index has it.
             vma.as_ref().and_then(|vma| vma.unlist());
         }
-        true
+        drop(wide);
+        vma
     }
 
     /// Takes what is mapped in `range` out of the layout, and makes the range taken ([`Mm::take`]). When

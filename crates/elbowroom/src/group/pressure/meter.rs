@@ -23,6 +23,7 @@ pub const AVERAGED_NS: [u64; 3] = [10_000_000_000, 60_000_000_000, 300_000_000_0
 
 /// What a thread stalls for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum StallKind {
     /// A page is read from its file.
     FileRead,

@@ -94,12 +94,14 @@ impl Swap {
     /// Takes back what was lent, if no child is left that reads the file.
     #[cfg(not(shuttle))]
     pub fn look_after_children(&self) {
+        // Closed without the lock.
+        let over: Vec<Lifeline>;
         let last_is_gone = {
             let mut children = self.children.lock();
-            let before = children.len();
-            children.retain(|child| !child.is_over());
-            before > 0 && children.is_empty()
+            over = children.extract_if(.., |child| child.is_over()).collect();
+            !over.is_empty() && children.is_empty()
         };
+        drop(over);
         if last_is_gone && let Some(own) = &self.file {
             own.positions.lock().take_back();
         }

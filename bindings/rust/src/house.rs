@@ -1,0 +1,358 @@
+//! The manager of the process, and the threads that call it.
+//!
+//! The first mapping starts the manager. One manager serves the process: the pages of a file are one cache,
+//! so two managers of one file would have different bytes. Budgets are groups of that manager.
+//!
+//! Threads of the program never call the manager: they post jobs, and wait. Workers do the jobs. Workers and
+//! the manager's threads have a file table of their own (`file_table`), and block all signals.
+//!
+//! Synchronization: a thread that starts the manager, or forks, has the mutex [`STARTING`], so that no other
+//! thread does either meanwhile. Jobs are under one mutex, which is held for moments only. A forked child
+//! makes a new [`House`], since the mutex may have been held when it was forked.
+
+use crate::file_table;
+use elbowroom_machine::probe;
+use elbowroom_manager::{Config, DefaultSwap, Hooks, Host, Manager, Origin, Space};
+use elbowroom_store::Room;
+use std::cell::Cell;
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::mpsc;
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread;
+use std::time::Duration;
+
+/// The most workers. A worker may wait for a disk for long; jobs that come then get another one.
+const MAX_WORKERS: usize = 8;
+/// Where the swap file is by default.
+const SWAP_DIR: &str = "/var/tmp";
+/// How long the end of the process waits for what is written back.
+const EXIT_BOUND: Duration = Duration::from_secs(60);
+/// All budgets together may have this part of the machine's memory, in percent.
+const MEMORY_PERCENT: u64 = 75;
+
+/// The manager, its one space, and the queue to the workers.
+pub struct House {
+    /// Lives as long as the process: mappings are only valid as long as it serves them.
+    pub manager: &'static Manager<Host>,
+    /// The process's own address space.
+    pub space: Space<Host>,
+    /// What all budgets together can have.
+    pub capacity: Capacity,
+    jobs: Mutex<Jobs>,
+    bell: Condvar,
+}
+
+/// What all budgets together can have.
+#[derive(Debug, Clone)]
+pub struct Capacity {
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Bytes of swap; 0: there is no place for it.
+    pub swap: u64,
+    /// Where the swap file is.
+    pub swap_dir: PathBuf,
+}
+
+/// What a user has chosen before the start; `None`: the default.
+#[derive(Debug, Clone, Default)]
+pub struct Settings {
+    /// [`Capacity::memory`].
+    pub memory: Option<u64>,
+    /// [`Capacity::swap`].
+    pub swap: Option<u64>,
+    /// [`Capacity::swap_dir`].
+    pub swap_dir: Option<PathBuf>,
+}
+
+type Job = Box<dyn FnOnce(&'static House) + Send>;
+
+#[derive(Default)]
+struct Jobs {
+    queue: VecDeque<Job>,
+    workers: usize,
+    idle: usize,
+}
+
+static HOUSE: AtomicPtr<House> = AtomicPtr::new(std::ptr::null_mut());
+/// Held by the thread that starts the manager, or forks.
+static STARTING: Mutex<()> = Mutex::new(());
+
+thread_local! {
+    static IS_WORKER: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Keeps other threads from starting the manager. A thread that forks has it, so that the child's copy is not
+/// that of another thread, which would never unlock it there.
+pub fn keep_from_starting() -> MutexGuard<'static, ()> {
+    STARTING.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The house, if the manager was started.
+pub fn started() -> Option<&'static House> {
+    // SAFETY: a house is leaked before its address is stored, and never freed.
+    unsafe { HOUSE.load(Ordering::Acquire).as_ref() }
+}
+
+/// The house; starts the manager with the default settings if need be.
+///
+/// # Errors
+/// Unsupported: what is missing on this machine, and what to do.
+pub fn house() -> io::Result<&'static House> {
+    if let Some(house) = started() {
+        return Ok(house);
+    }
+    let _starting = keep_from_starting();
+    match started() {
+        Some(house) => Ok(house),
+        None => start_new(Settings::default()),
+    }
+}
+
+/// Starts the manager with these settings.
+///
+/// # Errors
+/// AlreadyExists: it runs. Unsupported, as for [`house`].
+pub fn start_with(settings: Settings) -> io::Result<&'static House> {
+    let _starting = keep_from_starting();
+    if started().is_some() {
+        let text = "the manager of elbowroom runs already: start it with settings before the first mapping";
+        return Err(io::Error::new(io::ErrorKind::AlreadyExists, text));
+    }
+    start_new(settings)
+}
+
+fn start_new(settings: Settings) -> io::Result<&'static House> {
+    crate::fork::register();
+    let begun = begin(move || {
+        file_table::make_empty()
+            .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;
+        start(settings)
+    });
+    let house =
+        begun.map_err(|why| io::Error::new(io::ErrorKind::Unsupported, format!("elbowroom: {why}")))?;
+    write_back_at_exit();
+    Ok(house)
+}
+
+/// Has the end of the process write back what was stored: mappings that are never dropped, such as those of
+/// statics, have it else only from the flusher, within a second.
+fn write_back_at_exit() {
+    extern "C" fn write_back() {
+        let Some(house) = started() else { return };
+        let flushed = house.post(|house| house.manager.flush_all()).recv_timeout(EXIT_BOUND);
+        if let Ok(Err(errno)) = flushed {
+            say(&format!(
+                "at the end of the process a file could not be written: {}",
+                io::Error::from(errno)
+            ));
+        }
+    }
+    // SAFETY: the function is as long-lived as the program. Without room for it the flusher remains.
+    unsafe { libc::atexit(write_back) };
+}
+
+/// Runs `make` in a new thread, and then, in the file table of that thread, the workers of what it has made.
+pub fn begin(
+    make: impl FnOnce() -> Result<House, String> + Send + 'static,
+) -> Result<&'static House, String> {
+    let (sender, made) = mpsc::sync_channel(1);
+    let first = move || {
+        let house = make().and_then(|house| {
+            let house: &'static House = Box::leak(Box::new(house));
+            house.spawn_worker().map(|()| house).map_err(|error| {
+                format!(
+                    "cannot start a thread ({error}): raise `ulimit -u`, or pids.max of the control group"
+                )
+            })
+        });
+        let _ = sender.send(house);
+    };
+    let spawned = spawn("elbowroom-start", first);
+    spawned.map_err(|error| format!("cannot start a thread: {error}"))?;
+    let house = made.recv().map_err(|_| "the thread that starts the manager has panicked".to_owned())??;
+    HOUSE.store(std::ptr::from_ref(house).cast_mut(), Ordering::Release);
+    Ok(house)
+}
+
+/// Forgets the house: a forked child could not take it over.
+pub fn forget() {
+    HOUSE.store(std::ptr::null_mut(), Ordering::Release);
+}
+
+fn start(settings: Settings) -> Result<House, String> {
+    let capacity = Capacity::of(&settings)?;
+    let config = Config {
+        swap: capacity.swap,
+        swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
+        // When a mapping is gone, everybody can read what was stored to it.
+        close_unmapped: true,
+        alone: true,
+        hooks: Hooks {
+            report: Some(std::sync::Arc::new(say)),
+            on_late_fork: Some(std::sync::Arc::new(crate::fork::note_late)),
+            on_hand_back: Some(std::sync::Arc::new(crate::held::note_given)),
+            ..Hooks::default()
+        },
+        ..Config::with_memory(capacity.memory)
+    };
+    let mut config = config;
+    // Compressed pages are charged to the root, not to the budget that they belong to. Without a pool for
+    // them no budget has more in memory than its limit.
+    config.ablation.tuning.pool_percent = 0;
+    let (manager, space) = Manager::start(config).map_err(|error| error.to_string())?;
+    Ok(House::new(Box::leak(Box::new(manager)), space, capacity))
+}
+
+impl Capacity {
+    fn of(settings: &Settings) -> Result<Self, String> {
+        let memory = settings.memory.unwrap_or_else(|| {
+            let total = probe::memory().total_bytes;
+            let groups = probe::Groups::read();
+            let group = groups.as_ref().and_then(probe::memory_cgroup).and_then(|group| group.limit_bytes);
+            let all = total.into_iter().chain(group).min().unwrap_or(0);
+            (all / 100 * MEMORY_PERCENT).max(Config::MIN_MEMORY)
+        });
+        let most = Config::with_memory(memory).most_swap();
+        let named = settings.swap_dir.is_some();
+        let swap_dir = settings.swap_dir.clone().unwrap_or_else(|| SWAP_DIR.into());
+        let room = room_for_swap(memory, &swap_dir, named);
+        let swap = match settings.swap {
+            None => room.map_or(0, |room| room.min(most)),
+            Some(swap) if swap > most => {
+                return Err(format!(
+                    "{swap} bytes of swap are too much for {memory} of memory, at most {most}"
+                ));
+            }
+            Some(0) => 0,
+            Some(swap) => match room? {
+                room if room < swap => {
+                    return Err(format!(
+                        "{} has room for {room} bytes of swap, not {swap}",
+                        swap_dir.display()
+                    ));
+                }
+                _ => swap,
+            },
+        };
+        let page = elbowroom_machine::PAGE_SIZE as u64;
+        Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir })
+    }
+}
+
+/// How large a swap file can be there, in bytes. A directory in memory is used only if it was named.
+fn room_for_swap(memory: u64, dir: &Path, named: bool) -> Result<u64, String> {
+    let decided = if named { DefaultSwap::in_named(memory, dir) } else { DefaultSwap::of(memory, dir) };
+    if decided.bytes == 0 {
+        let lack = decided.lack.map_or_else(String::new, |lack| format!(": {lack}"));
+        return Err(format!("{} is no place for a swap file{lack}", dir.display()));
+    }
+    // The file takes blocks only as pages go there; some are left to others.
+    Room::look(dir).map(|room| room.bytes() / 10 * 9).map_err(|errno| errno.to_string())
+}
+
+impl House {
+    /// A house without workers.
+    pub fn new(manager: &'static Manager<Host>, space: Space<Host>, capacity: Capacity) -> Self {
+        Self { manager, space, capacity, jobs: Mutex::default(), bell: Condvar::new() }
+    }
+
+    /// Has a worker do a job, and waits for its answer.
+    ///
+    /// # Panics
+    /// If the job has panicked: then the process is about to end ([`Manager::serve`]).
+    pub fn ask<R: Send + 'static>(
+        &'static self,
+        job: impl FnOnce(&'static House) -> R + Send + 'static,
+    ) -> R {
+        if is_worker() {
+            return job(self);
+        }
+        self.post(job).recv().expect("a thread of elbowroom has failed")
+    }
+
+    /// Has a worker do a job. A fork waits until it is done.
+    pub fn post<R: Send + 'static>(
+        &'static self,
+        job: impl FnOnce(&'static House) -> R + Send + 'static,
+    ) -> mpsc::Receiver<R> {
+        let (sender, answer) = mpsc::sync_channel(1);
+        self.post_alone(Box::new(move |house: &'static House| {
+            let _working = house.manager.work();
+            let _ = sender.send(job(house));
+        }));
+        answer
+    }
+
+    /// Has a worker do a job for which a fork does not wait.
+    pub fn post_alone(&self, job: Job) {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).queue.push_back(job);
+        self.bell.notify_one();
+    }
+
+    fn spawn_worker(&'static self) -> io::Result<()> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).workers += 1;
+        let spawned = spawn("elbowroom-work", move || self.work());
+        if spawned.is_err() {
+            self.jobs.lock().unwrap_or_else(PoisonError::into_inner).workers -= 1;
+        }
+        spawned
+    }
+
+    fn work(&'static self) {
+        IS_WORKER.set(true);
+        loop {
+            let (job, needs_more) = self.next_job();
+            if needs_more {
+                // Without another worker, jobs wait for this one.
+                let _ = self.spawn_worker();
+            }
+            self.manager.serve("elbowroom-work", move || job(self));
+        }
+    }
+
+    /// The next job, and whether no worker is left for the one after it.
+    fn next_job(&self) -> (Job, bool) {
+        let mut jobs = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        jobs.idle += 1;
+        loop {
+            if let Some(job) = jobs.queue.pop_front() {
+                jobs.idle -= 1;
+                return (job, jobs.idle == 0 && jobs.workers < MAX_WORKERS);
+            }
+            jobs = self.bell.wait(jobs).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+/// Whether the calling thread is a worker, which does itself what others ask for.
+pub fn is_worker() -> bool {
+    IS_WORKER.get()
+}
+
+/// Starts a thread that blocks all signals: handlers of the program run in the program's threads, whose
+/// system calls they interrupt.
+fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    // SAFETY: the sets are written before they are read, and are this function's own.
+    unsafe {
+        let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());
+        libc::sigfillset(&raw mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const all, &raw mut before);
+        let spawned = thread::Builder::new().name(name.to_owned()).spawn(body);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const before, std::ptr::null_mut());
+        spawned.map(drop)
+    }
+}
+
+/// Writes a line to the standard error that the program has now, which is not in the table of the manager's
+/// threads.
+pub fn say(line: &str) {
+    let Ok(there) = Origin::take(std::process::id(), libc::STDERR_FILENO, 0) else { return };
+    let text = format!("elbowroom: {line}\n");
+    // SAFETY: the descriptor is open, and the text is as long as is said. An error is ignored: nobody is left
+    // to be told.
+    let _ = unsafe { libc::write(there.as_fd().as_raw_fd(), text.as_ptr().cast(), text.len()) };
+}
