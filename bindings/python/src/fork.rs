@@ -14,6 +14,7 @@
 use crate::file_table;
 use crate::held::{IS_CHILD, MappedFiles};
 use crate::house::{self, Capacity, House};
+use crate::lost::{self, Locked};
 use elbowroom::{Inheritance, Side};
 use elbowroom_store::Handed;
 use std::cell::RefCell;
@@ -88,6 +89,8 @@ thread_local! {
     static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
     /// Held over the fork.
     static FILES: RefCell<Option<MappedFiles>> = const { RefCell::new(None) };
+    /// Held over the fork.
+    static KNOWN: RefCell<Option<Locked>> = const { RefCell::new(None) };
 }
 
 /// How many forks were made too late, in memory that parents and children share.
@@ -129,6 +132,7 @@ unsafe extern "C" fn prepare() {
     }
     // Not before: the manager notes in the table which files it gives to the kernel.
     FILES.set(Some(MappedFiles::lock()));
+    KNOWN.set(Some(Locked::lock()));
 }
 
 fn prepare_for(house: &'static House) {
@@ -244,6 +248,7 @@ fn end_rest() {
 
 unsafe extern "C" fn in_parent() {
     FILES.take();
+    KNOWN.take();
     match PREPARED.take() {
         Some(Prepared::Rests(rest)) => {
             rest.close();
@@ -260,8 +265,10 @@ unsafe extern "C" fn in_parent() {
 
 unsafe extern "C" fn in_child() {
     FILES.take();
+    KNOWN.take();
     let Some(prepared) = PREPARED.take() else { return };
     IS_CHILD.store(true, Ordering::Release);
+    lost::forget_threads();
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
     let given_up = STATE.swap(IDLE, Ordering::AcqRel) == GIVEN_UP;
@@ -273,6 +280,7 @@ unsafe extern "C" fn in_child() {
     let Err(why) = taken else { return };
     let manager = house::started().map(|house| house.manager);
     house::forget();
+    lost::hide_all();
     let text = format!(
         "elbowroom: this forked child cannot use the arrays of its parent, and an access to one will end it \
          ({why}): use the start method 'spawn'\n"
@@ -306,5 +314,6 @@ fn take_over(rest: Arc<Rest>) -> Result<(), String> {
         Ok(House::new(manager, space, rest.capacity.clone()))
     });
     rest.close();
-    begun.map(drop)
+    let begun = begun?.post(|house| lost::begin(house)).recv();
+    begun.map_err(|_| "a thread has failed".to_owned())?.map_err(|error| error.to_string())
 }

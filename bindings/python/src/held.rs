@@ -10,13 +10,15 @@
 use crate::errors;
 use crate::group::Budget;
 use crate::house::{self, House};
+use crate::lost::{FileOf, Known};
 use elbowroom::{Errno, FileId, MapRequest, OpenError, Origin, Place, Prot, Sharing};
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
 use std::collections::HashMap;
 use std::io;
+use std::ops::Range;
 use std::os::fd::{AsRawFd, RawFd};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -67,6 +69,8 @@ pub struct Held {
     promised: u64,
     budget: Option<Arc<Budget>>,
     _file: Option<Mapped>,
+    /// `None` for moments only.
+    known: Option<Known>,
 }
 
 /// What is known of a file that has mappings.
@@ -158,6 +162,19 @@ impl Held {
         part: FilePart,
         budget: &Arc<Budget>,
     ) -> PyResult<(Self, Option<&'static str>)> {
+        let (mut held, reason, id) = Self::map_file(py, part, budget)?;
+        let path =
+            std::fs::read_link(format!("/proc/self/fd/{}", part.fd)).unwrap_or_else(|_| PathBuf::new());
+        let file = FileOf { path, id, offset: part.offset };
+        held.known = Some(Known::new(py, held.range(), part.mode != Mode::Read, Some(file))?);
+        Ok((held, reason))
+    }
+
+    fn map_file(
+        py: Python<'_>,
+        part: FilePart,
+        budget: &Arc<Budget>,
+    ) -> PyResult<(Self, Option<&'static str>, FileId)> {
         let failed = |error: io::Error| errors::of_io(&error, "cannot map the file");
         let id = check(&part).map_err(failed)?;
         let house = house::house(py)?;
@@ -177,7 +194,7 @@ impl Held {
                 let counted = Mapped::new(id, false);
                 let mapped = house.ask(py, move |house| by_manager(house, tid, &part, budget, counted))?;
                 match mapped.map_err(|errno| errors::of(errno, "cannot map the file"))? {
-                    Attempt::Managed(held) => return Ok((held, None)),
+                    Attempt::Managed(held) => return Ok((held, None, id)),
                     Attempt::Kernels(reason) => reason,
                 }
             }
@@ -189,8 +206,9 @@ impl Held {
             .and_then(|given| given.map_err(|errno| errors::of(errno, "cannot give the file to the kernel")));
         given?;
         let start = by_kernel(&part).map_err(failed)?;
-        let held = Self { start, len: part.len, promised: 0, budget: None, _file: Some(counted) };
-        Ok((held, Some(reason)))
+        let held =
+            Self { start, len: part.len, promised: 0, budget: None, _file: Some(counted), known: None };
+        Ok((held, Some(reason), id))
     }
 
     /// Maps anonymous memory, of zeros.
@@ -201,7 +219,8 @@ impl Held {
         let house = house::house(py)?;
         let promised = len.next_multiple_of(PAGE_SIZE) as u64;
         budget.promise(promised)?;
-        let unmapped = Self { start: 0, len: 0, promised, budget: Some(budget.clone()), _file: None };
+        let unmapped =
+            Self { start: 0, len: 0, promised, budget: Some(budget.clone()), _file: None, known: None };
         let group = budget.id();
         let mapped = house.ask(py, move |house| {
             let request = MapRequest {
@@ -222,7 +241,13 @@ impl Held {
             (held.start, held.len) = (start, len);
             Ok(held)
         })?;
-        mapped.map_err(|errno: Errno| errors::of(errno, "cannot map memory"))
+        let mut held = mapped.map_err(|errno: Errno| errors::of(errno, "cannot map memory"))?;
+        held.known = Some(Known::new(py, held.range(), true, None)?);
+        Ok(held)
+    }
+
+    fn range(&self) -> Range<usize> {
+        self.start..self.start + self.len
     }
 
     /// Its first address.
@@ -263,6 +288,8 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
+        // Before the addresses can be those of another mapping.
+        self.known.take();
         let (start, len) = (self.start, self.len);
         match house::started() {
             _ if len == 0 => {}
@@ -409,7 +436,14 @@ fn by_manager(
         match house.space.map_through(request, origin) {
             Ok(start) => {
                 let (len, budget, file) = (part.len, Some(budget), Some(counted));
-                return Ok(Attempt::Managed(Held { start, len, promised: 0, budget, _file: file }));
+                return Ok(Attempt::Managed(Held {
+                    start,
+                    len,
+                    promised: 0,
+                    budget,
+                    _file: file,
+                    known: None,
+                }));
             }
             Err(Errno::STALE) => {}
             Err(errno) => {

@@ -2,11 +2,11 @@
 //!
 //! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `house` has the
 //! manager of the process and the threads that call it, `held` a mapping and how it is made and given up,
-//! `mapping` and `group` the classes, `fork` what the two processes of a fork do, `file_table` the
+//! `mapping` and `group` the classes, `lost` what becomes of accesses whose bytes cannot be had, `fork` what the two processes of a fork do, `file_table` the
 //! descriptors of the threads, `errors` how errors become exceptions.
 //!
-//! The floors, arrows down only: classes (`mapping`, `group`) > `held` > `fork` > `house` > `file_table`,
-//! `errors`.
+//! The floors, arrows down only: classes (`mapping`, `group`) > `held` > `fork` > `lost` > `house` >
+//! `file_table`, `errors`.
 
 mod errors;
 mod file_table;
@@ -14,6 +14,7 @@ mod fork;
 mod group;
 mod held;
 mod house;
+mod lost;
 mod mapping;
 
 use crate::house::Settings;
@@ -114,6 +115,8 @@ fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(flush_all, module)?)?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(capacity, module)?)?;
+    module.add_function(wrap_pyfunction!(lost::set_access_error, module)?)?;
+    module.add_function(wrap_pyfunction!(lost::take_note, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("StartError", module.py().get_type::<errors::StartError>())?;
     Ok(())

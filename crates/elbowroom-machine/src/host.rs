@@ -407,6 +407,16 @@ impl HostMmu {
         Ok(denied)
     }
 
+    /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now, until [`HostMmu::allow`] or
+    /// until it is used again. Returns whether they did. For a handler of that signal, whose access is then
+    /// repeated.
+    ///
+    /// # Errors
+    /// The kernel's: no memory for another mapping.
+    pub fn show_zeros(&self, addr: usize) -> Result<bool, Errno> {
+        self.layout.show_zeros(&self.uffd, addr)
+    }
+
     /// Whether accesses to a page in `range` are made to fail.
     pub fn denies(&self, range: Range<usize>) -> bool {
         self.layout.denies(range)

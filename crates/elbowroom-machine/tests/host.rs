@@ -269,6 +269,41 @@ fn runs_go_in_and_out_across_a_page_that_was_denied() {
     }
 }
 
+#[test]
+fn zeros_are_shown_where_an_access_would_raise_a_signal_and_then_frames_again() {
+    for mover in [Mover::Move, Mover::Copy] {
+        let Some(mmu) = mmu(mover) else { return };
+        let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+        let (page, range) = (base + 5 * PAGE_SIZE, base..base + 64 * PAGE_SIZE);
+        assert_eq!(mmu.show_zeros(page), Ok(false), "nothing is denied there");
+        assert_eq!(mmu.deny(page, Denial::NoAccess, || true), Ok(true));
+        assert_eq!(mmu.show_zeros(page), Ok(false), "another signal");
+        mmu.allow(range.clone()).unwrap();
+        let passages = mmu.passages();
+        for round in 0..3 {
+            assert_eq!(mmu.deny(page, Denial::Bus, || true), Ok(true));
+            assert_eq!(mmu.show_zeros(page + 17), Ok(true));
+            assert_eq!(mmu.show_zeros(page), Ok(false), "they are shown already");
+            assert!(mmu.denies(range.clone()));
+            // SAFETY: the page can be read and written.
+            unsafe {
+                assert_eq!((page as *const u8).read_volatile(), 0);
+                (page as *mut u8).write_volatile(round);
+            }
+            mmu.allow(range.clone()).unwrap();
+            assert!(!mmu.denies(range.clone()));
+        }
+        assert_eq!(mmu.passages(), passages, "no moment without rights");
+        let mut extent = frames(&mmu, 6).unwrap();
+        extent.bytes_mut().fill(7);
+        mmu.map(&mut extent, base, 0..64, Access::ReadOnly, Wake::Now).unwrap();
+        // SAFETY: the page was mapped above.
+        assert_eq!(unsafe { (page as *const u8).read_volatile() }, 7);
+        mmu.unmap(&mut extent).unwrap();
+        mmu.free(extent);
+    }
+}
+
 /// Of which a process has only so many.
 #[test]
 fn neighbours_that_are_denied_are_one_mapping() {

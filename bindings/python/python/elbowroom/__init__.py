@@ -12,10 +12,12 @@ Sizes are whole numbers of bytes or texts such as "2GiB", "2G" or "512M"; all un
 from ._arrays import empty, memmap, zeros
 from ._budget import UnmanagedWarning, budget, configure, default_budget, stats
 from ._elbowroom import Mapping, StartError, __version__
+from ._errors import AccessError
 from ._files import open
 
 __all__ = [
     "__version__",
+    "AccessError",
     "Mapping",
     "StartError",
     "UnmanagedWarning",

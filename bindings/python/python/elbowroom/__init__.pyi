@@ -14,6 +14,9 @@ _Path = str | bytes | PathLike[str] | PathLike[bytes]
 
 __version__: str
 
+class AccessError(OSError):
+    offset: int | None
+
 class StartError(OSError): ...
 class UnmanagedWarning(UserWarning): ...
 

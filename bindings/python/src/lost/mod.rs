@@ -1,0 +1,457 @@
+//! Accesses whose bytes cannot be had: the file ends before them, or its disk fails. The kernel raises SIGBUS,
+//! with the manager as without, and we make an exception of it.
+//!
+//! A C loop that computes on an array cannot be left in the middle. So the handler of the signal (`signal`) has
+//! the page show zeros, and the loop goes on; before that, it has the interpreter raise an exception in the
+//! thread of the access at its next look. Two threads do for the handler what it cannot do itself:
+//!
+//! * the shower knows the mappings, and has a page show zeros. It hides them again after a moment, so that
+//!   other threads do not read them: an access that comes later raises the signal again.
+//! * the teller waits for the interpreter's lock, and has threads raise the exception that do not hold it.
+//!   A thread that the interpreter does not know (of BLAS, for example) works for one that it does know. Which
+//!   one is not known, and all that may be are told.
+//!
+//! `desk` is how the handler asks the two, `spans` how it knows which addresses are ours.
+//!
+//! Synchronization: what is known is under one mutex, which is held for moments, and over a fork.
+
+mod desk;
+mod signal;
+mod spans;
+
+use crate::errors;
+use crate::house::{self, House};
+use desk::Desk;
+use elbowroom::FileId;
+use elbowroom_machine::PAGE_SIZE;
+use pyo3::prelude::*;
+use std::collections::{BTreeMap, HashMap};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::path::PathBuf;
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// Questions to the shower, beside an address: is it ours, and what is wrong there?
+const LOOK_AT: usize = 1 << 62;
+/// Show zeros there.
+const SHOW: usize = 1 << 63;
+/// Hide all that is shown, without an address.
+const HIDE: usize = LOOK_AT | SHOW;
+const ADDRESS: usize = LOOK_AT - 1;
+/// Answers.
+const NO: u32 = 0;
+const YES: u32 = 1;
+
+/// How long an access waits for the shower. A fork keeps it from working for at most half of that.
+const SHOW_BOUND: Duration = Duration::from_secs(30);
+/// How long an access waits until its thread is told. A thread that holds the interpreter's lock for longer
+/// may wait for this very access: then the exception comes later.
+const TELL_BOUND: Duration = Duration::from_secs(10);
+/// How long zeros are shown at first. An access that was not made again meanwhile raises the signal again,
+/// and has twice the time.
+const SHOWN: Duration = Duration::from_millis(1);
+/// How long they are shown at most.
+const SHOWN_MOST: Duration = Duration::from_millis(256);
+/// For how long it is remembered that a page was shown.
+const REMEMBERED: Duration = Duration::from_millis(200);
+/// The oldest note that another one of the same file does not replace: it tells where the trouble began.
+const NOTE_AGE: Duration = Duration::from_secs(10);
+
+static SHOWER: Desk = Desk::new();
+static TELLER: Desk = Desk::new();
+
+/// The class of the exception.
+static ERROR: AtomicPtr<pyo3::ffi::PyObject> = AtomicPtr::new(null_mut());
+/// The function that says which threads may have asked others to work for them.
+static CHOOSE: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
+/// This process has the two threads.
+static SERVING: AtomicBool = AtomicBool::new(false);
+
+/// The file of a mapping.
+#[derive(Debug, Clone)]
+pub struct FileOf {
+    /// Its name when it was mapped.
+    pub path: PathBuf,
+    /// Which file it is.
+    pub id: FileId,
+    /// Where in it the mapping begins, in bytes.
+    pub offset: u64,
+}
+
+/// A mapping, as long as this value lives.
+pub struct Known {
+    start: usize,
+}
+
+struct Place {
+    end: usize,
+    span: usize,
+    writable: bool,
+    /// `None`: memory.
+    file: Option<FileOf>,
+}
+
+/// Why an access failed.
+#[derive(Debug, Clone)]
+struct Note {
+    errno: i32,
+    text: String,
+    path: Option<PathBuf>,
+    offset: Option<u64>,
+    at: Instant,
+}
+
+/// A page that shows zeros.
+struct Shown {
+    page: usize,
+    /// Where the kernel's mapping of the page is meanwhile; `None`: the manager shows the zeros.
+    aside: Option<usize>,
+    until: Instant,
+}
+
+#[derive(Default)]
+struct State {
+    places: BTreeMap<usize, Place>,
+    /// Places of `spans` that are empty.
+    free: Vec<usize>,
+    /// By thread, as the interpreter knows it.
+    notes: HashMap<usize, Note>,
+    shown: Vec<Shown>,
+    /// Pages that were shown lately: until when, and for how long.
+    lately: Vec<(usize, Instant, Duration)>,
+}
+
+static STATE: Mutex<Option<State>> = Mutex::new(None);
+
+/// What is known, locked. A thread that forks holds the lock meanwhile.
+pub struct Locked(MutexGuard<'static, Option<State>>);
+
+impl Locked {
+    /// Locks.
+    pub fn lock() -> Self {
+        Self(STATE.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn state(&mut self) -> &mut State {
+        self.0.get_or_insert_default()
+    }
+}
+
+fn locked<R>(look: impl FnOnce(&mut State) -> R) -> R {
+    look(Locked::lock().state())
+}
+
+impl State {
+    /// The mapping that an address is in, with its first address.
+    fn place(&self, address: usize) -> Option<(usize, &Place)> {
+        let (start, place) = self.places.range(..=address).next_back()?;
+        (address < place.end).then_some((*start, place))
+    }
+
+    /// For how long to show a page now.
+    fn time_for(&mut self, page: usize, now: Instant) -> Duration {
+        self.lately.retain(|(_, until, _)| *until + REMEMBERED > now);
+        let before = self.lately.iter().find(|(at, ..)| *at == page);
+        let time = before.map_or(SHOWN, |(.., time)| (*time * 2).min(SHOWN_MOST));
+        self.lately.retain(|(at, ..)| *at != page);
+        self.lately.push((page, now + time, time));
+        time
+    }
+}
+
+impl Known {
+    /// Makes a mapping known, from the first access on. `file`: `None` for memory.
+    ///
+    /// # Errors
+    /// OSError: the handler of signals, or a thread, cannot be set up.
+    pub fn new(py: Python<'_>, range: Range<usize>, writable: bool, file: Option<FileOf>) -> PyResult<Self> {
+        let failed = |error: io::Error| errors::of_io(&error, "cannot make errors of accesses exceptions");
+        let house = house::house(py)?;
+        if !SERVING.load(Ordering::Acquire) {
+            house.ask(py, |house| begin(house))?.map_err(failed)?;
+        }
+        let mut locked = Locked::lock();
+        // Each time: the program may have put another handler there since.
+        signal::stand_in_front().map_err(failed)?;
+        let state = locked.state();
+        // Without a place the signal ends the process, as it does without us.
+        let span = spans::enter(&range, state.free.pop()).unwrap_or(usize::MAX);
+        state.places.insert(range.start, Place { end: range.end, span, writable, file });
+        Ok(Self { start: range.start })
+    }
+}
+
+impl Drop for Known {
+    fn drop(&mut self) {
+        locked(|state| {
+            let Some(place) = state.places.remove(&self.start) else { return };
+            if place.span != usize::MAX {
+                spans::clear(place.span);
+                state.free.push(place.span);
+            }
+            let range = self.start..place.end;
+            state.shown.retain(|shown| {
+                let gone = range.contains(&shown.page);
+                if let (true, Some(aside)) = (gone, shown.aside) {
+                    // SAFETY: it was put there by `show_by_kernel`, for a mapping that nobody uses any more.
+                    unsafe { libc::munmap(aside as *mut _, PAGE_SIZE) };
+                }
+                // The manager's are hidden in any case, which does nothing to other mappings.
+                !(gone && shown.aside.is_some())
+            });
+        });
+    }
+}
+
+/// Starts the two threads, in a worker, whose file table they get.
+///
+/// # Errors
+/// The system has no room for a thread.
+pub fn begin(house: &'static House) -> io::Result<()> {
+    if SERVING.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    let begun = house::spawn("elbowroom-bus", move || {
+        loop {
+            house.manager.serve("elbowroom-bus", || serve(house));
+        }
+    });
+    let begun = begun.and_then(|()| {
+        house::spawn("elbowroom-tell", || {
+            loop {
+                TELLER.serve(None, |[thread, is_known]| tell(thread, is_known == 1));
+            }
+        })
+    });
+    begun.inspect_err(|_| SERVING.store(false, Ordering::Release))
+}
+
+/// In a forked child, which has none of the threads, and whose only thread has asked for nothing.
+pub fn forget_threads() {
+    SERVING.store(false, Ordering::Release);
+    SHOWER.forget();
+    TELLER.forget();
+}
+
+/// In a forked child without a manager: hides what the kernel shows.
+pub fn hide_all() {
+    locked(|state| {
+        state.shown.retain(|shown| !shown.aside.is_some_and(|aside| hide_by_kernel(shown.page, aside)))
+    });
+}
+
+/// One round of the shower.
+fn serve(house: &House) {
+    let next = locked(|state| state.shown.iter().map(|shown| shown.until).min());
+    SHOWER.serve(next, |[question, thread]| {
+        let address = question & ADDRESS;
+        match question & !ADDRESS {
+            LOOK_AT => u32::from(look_at(house, address, thread)),
+            SHOW => u32::from(show(house, address)),
+            HIDE => u32::from(hide(house, Instant::now() + SHOWN_MOST)),
+            _ => NO,
+        }
+    });
+    if next.is_some() {
+        hide(house, Instant::now());
+    }
+}
+
+/// Whether an address is ours; notes for its thread what is wrong there.
+fn look_at(house: &House, address: usize, thread: usize) -> bool {
+    let Some((start, file)) =
+        locked(|state| state.place(address).map(|(start, place)| (start, place.file.clone())))
+    else {
+        return false;
+    };
+    let note = match file {
+        None => Note {
+            errno: libc::EIO,
+            text: format!(
+                "memory of an array cannot be had: the swap file in {} cannot be read, or there is no room",
+                house.capacity.swap_dir.display()
+            ),
+            path: None,
+            offset: None,
+            at: Instant::now(),
+        },
+        Some(file) => {
+            let offset = file.offset + (address - start) as u64;
+            let page = offset / PAGE_SIZE as u64 * PAGE_SIZE as u64;
+            let (errno, text) = match size_of(house, &file) {
+                Some(size) if size <= page => {
+                    (libc::ENXIO, format!("the file was cut to {size} bytes, and byte {offset} was accessed"))
+                }
+                _ => (libc::EIO, format!("the file cannot be read at byte {offset}")),
+            };
+            Note { errno, text, path: Some(file.path), offset: Some(offset), at: Instant::now() }
+        }
+    };
+    locked(|state| add_note(state, thread, note));
+    true
+}
+
+fn add_note(state: &mut State, thread: usize, note: Note) {
+    match state.notes.get(&thread) {
+        Some(before) if before.path == note.path && before.at.elapsed() < NOTE_AGE => {}
+        _ => _ = state.notes.insert(thread, note),
+    }
+}
+
+/// How long a file is now, in bytes, if that is known.
+fn size_of(house: &House, file: &FileOf) -> Option<u64> {
+    let stat = std::fs::metadata(&file.path).ok();
+    let same = stat.filter(|stat| (FileId { device: stat.dev(), inode: stat.ino() }) == file.id);
+    same.map(|stat| stat.len()).or_else(|| house.manager.find(file.id).map(|object| object.size()))
+}
+
+/// Has the page of an address show zeros, if an access to it fails now.
+fn show(house: &House, address: usize) -> bool {
+    let page = address / PAGE_SIZE * PAGE_SIZE;
+    let now = Instant::now();
+    if house.manager.windows().covers(page, PAGE_SIZE) {
+        let shown = {
+            let _working = house.manager.work();
+            house.manager.show_zeros(page)
+        };
+        return match shown {
+            Ok(true) => locked(|state| {
+                let until = now + state.time_for(page, now);
+                state.shown.push(Shown { page, aside: None, until });
+                true
+            }),
+            // It can be accessed by now, or waits for the manager.
+            Ok(false) => true,
+            Err(_) => false,
+        };
+    }
+    locked(|state| {
+        let Some(writable) = state.place(page).map(|(_, place)| place.writable) else { return false };
+        if state.shown.iter().any(|shown| shown.page == page && shown.aside.is_some()) {
+            return true;
+        }
+        let Some(aside) = show_by_kernel(page, writable) else { return false };
+        let until = now + state.time_for(page, now);
+        state.shown.push(Shown { page, aside: Some(aside), until });
+        true
+    })
+}
+
+/// Moves the kernel's mapping of a page elsewhere, and maps zeros in its place. Returns where it is. At no
+/// moment nothing is mapped at the page. `None`: the kernel refuses it (Linux before 5.13, too many mappings).
+fn show_by_kernel(page: usize, writable: bool) -> Option<usize> {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
+    let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
+    let zeros = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
+    // SAFETY: the page is a mapping's that is known, which keeps it from being unmapped. Its only change here
+    // is that of its bytes, which could not be read.
+    unsafe {
+        // With this flag the kernel takes the last argument for a wish.
+        let anywhere = null_mut::<libc::c_void>();
+        let aside = libc::mremap(page as *mut _, PAGE_SIZE, PAGE_SIZE, flags, anywhere);
+        if aside == libc::MAP_FAILED {
+            return None;
+        }
+        if libc::mmap(page as *mut _, PAGE_SIZE, rights, zeros, -1, 0) == libc::MAP_FAILED {
+            hide_by_kernel(page, aside as usize);
+            return None;
+        }
+        Some(aside as usize)
+    }
+}
+
+/// Moves the kernel's mapping of a page back.
+fn hide_by_kernel(page: usize, aside: usize) -> bool {
+    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
+    // SAFETY: it was put aside by `show_by_kernel`, and the mapping of the page is still known.
+    unsafe {
+        libc::mremap(aside as *mut _, PAGE_SIZE, PAGE_SIZE, flags, page as *mut libc::c_void)
+            != libc::MAP_FAILED
+    }
+}
+
+/// Hides what is not to be shown any more at this time.
+fn hide(house: &House, now: Instant) -> bool {
+    let by_manager = locked(|state| {
+        let mut by_manager = Vec::new();
+        state.shown.retain_mut(|shown| {
+            if shown.until > now {
+                return true;
+            }
+            let hidden = match shown.aside {
+                None => {
+                    by_manager.push(shown.page);
+                    true
+                }
+                Some(aside) => hide_by_kernel(shown.page, aside),
+            };
+            // What the kernel has no room for now is tried again.
+            shown.until = now + SHOWN;
+            !hidden
+        });
+        by_manager
+    });
+    if by_manager.is_empty() {
+        return true;
+    }
+    let _working = house.manager.work();
+    for page in by_manager {
+        if house.manager.hide_zeros(page).is_err() {
+            let until = Instant::now() + SHOWN;
+            locked(|state| state.shown.push(Shown { page, aside: None, until }));
+        }
+    }
+    true
+}
+
+/// Has a thread raise the exception that was noted for it; if the interpreter does not know the thread, those
+/// that it may work for.
+fn tell(thread: usize, is_known: bool) -> u32 {
+    let told = Python::try_attach(|py| {
+        if is_known {
+            // SAFETY: this thread holds the interpreter's lock.
+            return unsafe { signal::set_exception(thread) };
+        }
+        let choose = CHOOSE.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|f| f.clone_ref(py));
+        let chosen =
+            choose.map(|choose| choose.call0(py).and_then(|chosen| chosen.extract::<Vec<usize>>(py)));
+        let Some(Ok(chosen)) = chosen else { return false };
+        locked(|state| {
+            let Some(note) = state.notes.remove(&thread) else { return };
+            for known in &chosen {
+                add_note(state, *known, note.clone());
+            }
+        });
+        for known in &chosen {
+            // SAFETY: as above.
+            unsafe { signal::set_exception(*known) };
+        }
+        !chosen.is_empty()
+    });
+    if told == Some(true) { YES } else { NO }
+}
+
+/// Names the class of the exception, and the function that says which threads may have asked others to work
+/// for them: it returns their identities.
+#[pyfunction]
+pub fn set_access_error(class: Bound<'_, PyAny>, choose: Py<PyAny>) {
+    // Kept for good: a handler of signals uses it.
+    ERROR.store(class.into_ptr(), Ordering::Release);
+    *CHOOSE.lock().unwrap_or_else(PoisonError::into_inner) = Some(choose);
+}
+
+/// What is noted for the calling thread, which is forgotten with that: errno, text, path, offset. From now on
+/// no page shows zeros: the thread has its exception, and what it accesses next is to raise another one.
+#[pyfunction]
+#[expect(clippy::type_complexity, reason = "a tuple for Python")]
+pub fn take_note() -> Option<(i32, String, Option<PathBuf>, Option<u64>)> {
+    // SAFETY: a function without arguments.
+    let thread = unsafe { libc::pthread_self() } as usize;
+    let note = locked(|state| state.notes.remove(&thread))?;
+    let _ = SHOWER.ask([HIDE, thread], SHOW_BOUND);
+    Some((note.errno, note.text, note.path, note.offset))
+}
