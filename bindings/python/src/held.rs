@@ -10,7 +10,7 @@
 use crate::errors;
 use crate::group::Budget;
 use crate::house::{self, House};
-use crate::lost::{FileOf, Known};
+use crate::lost::{FileOf, Known, Rights};
 use elbowroom::{Errno, FileId, MapRequest, OpenError, Origin, Place, Prot, Sharing};
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
@@ -39,6 +39,14 @@ pub enum Mode {
 impl Mode {
     fn prot(self) -> Prot {
         if self == Mode::Read { Prot::READ } else { Prot::READ.union(Prot::WRITE) }
+    }
+
+    fn rights(self) -> Rights {
+        match self {
+            Mode::Read => Rights::Read,
+            Mode::Write => Rights::Write,
+            Mode::Copy => Rights::Copy,
+        }
     }
 
     fn sharing(self) -> Sharing {
@@ -166,7 +174,7 @@ impl Held {
         let path =
             std::fs::read_link(format!("/proc/self/fd/{}", part.fd)).unwrap_or_else(|_| PathBuf::new());
         let file = FileOf { path, id, offset: part.offset };
-        held.known = Some(Known::new(py, held.range(), part.mode != Mode::Read, Some(file))?);
+        held.known = Some(Known::new(py, held.range(), part.mode.rights(), Some(file))?);
         Ok((held, reason))
     }
 
@@ -242,7 +250,7 @@ impl Held {
             Ok(held)
         })?;
         let mut held = mapped.map_err(|errno: Errno| errors::of(errno, "cannot map memory"))?;
-        held.known = Some(Known::new(py, held.range(), true, None)?);
+        held.known = Some(Known::new(py, held.range(), Rights::Copy, None)?);
         Ok(held)
     }
 

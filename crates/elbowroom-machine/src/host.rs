@@ -407,13 +407,13 @@ impl HostMmu {
         Ok(denied)
     }
 
-    /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now, until [`HostMmu::allow`] or
-    /// until it is used again. Returns whether they did. For a handler of that signal, whose access is then
-    /// repeated.
+    /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now, and at those right after it of
+    /// which that is true, too, until [`HostMmu::allow`] or until they are used again. Returns how many these
+    /// are. For a handler of that signal, whose access is then repeated.
     ///
     /// # Errors
     /// The kernel's: no memory for another mapping.
-    pub fn show_zeros(&self, addr: usize) -> Result<bool, Errno> {
+    pub fn show_zeros(&self, addr: usize) -> Result<usize, Errno> {
         self.layout.show_zeros(&self.uffd, addr)
     }
 

@@ -88,6 +88,9 @@ pub type PutBytes<'a> = &'a dyn Fn(usize, &[u8]) -> Result<(), Errno>;
 /// The most denials at a time. Each may cost a VMA, of which a process can have 65,530.
 const MOST_DENIALS: usize = 8192;
 
+/// The most pages that show zeros at the request of one access.
+const MOST_ZEROS: usize = 64;
+
 pub(crate) struct Layout {
     pub(crate) windows: WindowTable,
     denials: Mutex<BTreeMap<usize, Denied>>,
@@ -291,34 +294,41 @@ impl Layout {
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, offset).map(|_| ()) }
     }
 
-    /// Shows zeros at the page that `addr` is in, if accesses to it raise SIGBUS now. Returns whether they
-    /// did. The page is a part of its window meanwhile, so [`Layout::allow`] ends that at once: the next
-    /// access waits for a handler, and no access finds the page without rights.
+    /// Shows zeros at the page that `addr` is in, if accesses to it raise SIGBUS now, and at those after it of
+    /// which that is true, too. Returns how many these are. They are a part of their window meanwhile, so
+    /// [`Layout::allow`] ends that at once: the next access waits for a handler, and no access finds the page
+    /// without rights.
     ///
     /// # Errors
     /// The kernel's: the access raises SIGBUS as before.
-    pub(crate) fn show_zeros(&self, uffd: &Uffd, addr: usize) -> Result<bool, Errno> {
-        let page = addr & !(PAGE_SIZE - 1);
+    pub(crate) fn show_zeros(&self, uffd: &Uffd, addr: usize) -> Result<usize, Errno> {
+        let start = addr & !(PAGE_SIZE - 1);
         let mut denials = self.denials.lock();
-        match denials.get(&page) {
-            Some(Denied::Replaced) => {}
-            Some(Denied::Zeros | Denied::Rights) | None => return Ok(false),
+        let replaced = denials.range(start..).take_while(|(_, denied)| **denied == Denied::Replaced);
+        let run = replaced.zip((start..).step_by(PAGE_SIZE)).take_while(|((page, _), next)| **page == *next);
+        let run = start..start + run.take(MOST_ZEROS).count() * PAGE_SIZE;
+        if run.is_empty() {
+            return Ok(0);
         }
         let rights = ProtFlags::READ | ProtFlags::WRITE;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
-        // SAFETY: the page holds our mapping of the empty file. After this it can be read, and nobody else
+        // SAFETY: the pages hold our mapping of the empty file. After this they can be read, and nobody else
         // changes the layout while the lock is held.
         unsafe {
-            mm::mmap_anonymous(page as *mut _, PAGE_SIZE, rights, flags)?;
-            // Now the page of zeros is there, and stays when it is registered.
-            (page as *const u8).read_volatile();
+            mm::mmap_anonymous(run.start as *mut _, run.len(), rights, flags)?;
+            // Now a page of zeros is there, and stays when it is registered.
+            for page in run.clone().step_by(PAGE_SIZE) {
+                (page as *const u8).read_volatile();
+            }
         }
-        if let Err(errno) = take_part(uffd, &(page..page + PAGE_SIZE)) {
-            self.install(page, Denial::Bus)?;
+        if let Err(errno) = take_part(uffd, &run) {
+            for page in run.step_by(PAGE_SIZE) {
+                self.install(page, Denial::Bus)?;
+            }
             return Err(errno);
         }
-        denials.insert(page, Denied::Zeros);
-        Ok(true)
+        denials.extend(run.clone().step_by(PAGE_SIZE).map(|page| (page, Denied::Zeros)));
+        Ok(run.len() / PAGE_SIZE)
     }
 
     /// Sequence number of passages: odd while one is under way. If it is even and the same as at an earlier

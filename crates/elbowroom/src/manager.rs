@@ -21,7 +21,7 @@ use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::writeback::{Obstacle, Writeback};
 use elbowroom_machine::soft::Subscription;
-use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE, WindowTable, probe};
+use elbowroom_machine::{Errno, PAGE_SHIFT, WindowTable, probe};
 use elbowroom_store::{FileId, Guards, Inject, Origin, Reactor, StoreFile, reactor};
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, thread};
@@ -467,23 +467,23 @@ impl Manager<Host> {
     }
 
     /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now: the file ends before it, or its
-    /// bytes cannot be read. Returns whether they did. For a program that turns such a signal into an error
-    /// of its own, and then has the access repeated. What is stored to the page is lost.
-    /// [`Manager::hide_zeros`] follows: until then all threads see the zeros.
+    /// bytes cannot be read. Returns for how many pages from this one on they did, and now show zeros; 0: an
+    /// access waits for the manager, or works. For a program that turns such a signal into an error of its
+    /// own, and then has the access repeated. What is stored to the pages is lost. [`Manager::hide_zeros`]
+    /// follows: until then all threads see the zeros.
     ///
     /// # Errors
     /// ENOMEM: the kernel has no room for another mapping.
-    pub fn show_zeros(&self, addr: usize) -> Result<bool, Errno> {
+    pub fn show_zeros(&self, addr: usize) -> Result<usize, Errno> {
         self.core.mmu.show_zeros(addr)
     }
 
-    /// Ends [`Manager::show_zeros`]: the next access to the page of `addr` asks the file again.
+    /// Ends [`Manager::show_zeros`] for these addresses: the next access to a page asks the file again.
     ///
     /// # Errors
     /// The kernel's: the zeros are still there.
-    pub fn hide_zeros(&self, addr: usize) -> Result<(), Errno> {
-        let page = addr & !(PAGE_SIZE - 1);
-        self.core.mmu.allow(page..page + PAGE_SIZE)
+    pub fn hide_zeros(&self, range: std::ops::Range<usize>) -> Result<(), Errno> {
+        self.core.mmu.allow(range)
     }
 
     /// Whether any of `range` is memory of the manager's own: frames, or what it keeps beside windows.

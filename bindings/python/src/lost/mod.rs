@@ -56,6 +56,8 @@ const TELL_BOUND: Duration = Duration::from_secs(10);
 const SHOWN: Duration = Duration::from_millis(1);
 /// How long they are shown at most.
 const SHOWN_MOST: Duration = Duration::from_millis(256);
+/// How many bytes show zeros at a time at most, if an access follows on others that were shown zeros.
+const MOST_SHOWN: usize = 64 * PAGE_SIZE;
 /// For how long it is remembered that a page was shown.
 const REMEMBERED: Duration = Duration::from_millis(200);
 /// The oldest note that another one of the same file does not replace: it tells where the trouble began.
@@ -82,6 +84,17 @@ pub struct FileOf {
     pub offset: u64,
 }
 
+/// What stores to a mapping do.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Rights {
+    /// They are not permitted.
+    Read,
+    /// They reach the file.
+    Write,
+    /// They stay in the mapping.
+    Copy,
+}
+
 /// A mapping, as long as this value lives.
 pub struct Known {
     start: usize,
@@ -91,6 +104,8 @@ struct Place {
     end: usize,
     span: usize,
     writable: bool,
+    /// Stores stay in the mapping.
+    private: bool,
     /// `None`: memory.
     file: Option<FileOf>,
 }
@@ -105,10 +120,12 @@ struct Note {
     at: Instant,
 }
 
-/// A page that shows zeros.
+/// Pages that show zeros.
 struct Shown {
-    page: usize,
-    /// Where the kernel's mapping of the page is meanwhile; `None`: the manager shows the zeros.
+    pages: Range<usize>,
+    /// The thread of the access.
+    thread: usize,
+    /// Where the kernel's mapping of the pages is meanwhile; `None`: the manager shows the zeros.
     aside: Option<usize>,
     until: Instant,
 }
@@ -168,7 +185,7 @@ impl Known {
     ///
     /// # Errors
     /// OSError: the handler of signals, or a thread, cannot be set up.
-    pub fn new(py: Python<'_>, range: Range<usize>, writable: bool, file: Option<FileOf>) -> PyResult<Self> {
+    pub fn new(py: Python<'_>, range: Range<usize>, rights: Rights, file: Option<FileOf>) -> PyResult<Self> {
         let failed = |error: io::Error| errors::of_io(&error, "cannot make errors of accesses exceptions");
         let house = house::house(py)?;
         if !SERVING.load(Ordering::Acquire) {
@@ -180,7 +197,16 @@ impl Known {
         let state = locked.state();
         // Without a place the signal ends the process, as it does without us.
         let span = spans::enter(&range, state.free.pop()).unwrap_or(usize::MAX);
-        state.places.insert(range.start, Place { end: range.end, span, writable, file });
+        state.places.insert(
+            range.start,
+            Place {
+                end: range.end,
+                span,
+                writable: rights != Rights::Read,
+                private: rights == Rights::Copy,
+                file,
+            },
+        );
         Ok(Self { start: range.start })
     }
 }
@@ -195,10 +221,10 @@ impl Drop for Known {
             }
             let range = self.start..place.end;
             state.shown.retain(|shown| {
-                let gone = range.contains(&shown.page);
+                let gone = range.contains(&shown.pages.start);
                 if let (true, Some(aside)) = (gone, shown.aside) {
                     // SAFETY: it was put there by `show_by_kernel`, for a mapping that nobody uses any more.
-                    unsafe { libc::munmap(aside as *mut _, PAGE_SIZE) };
+                    unsafe { libc::munmap(aside as *mut _, shown.pages.len()) };
                 }
                 // The manager's are hidden in any case, which does nothing to other mappings.
                 !(gone && shown.aside.is_some())
@@ -240,7 +266,7 @@ pub fn forget_threads() {
 /// In a forked child without a manager: hides what the kernel shows.
 pub fn hide_all() {
     locked(|state| {
-        state.shown.retain(|shown| !shown.aside.is_some_and(|aside| hide_by_kernel(shown.page, aside)))
+        state.shown.retain(|shown| !shown.aside.is_some_and(|aside| hide_by_kernel(&shown.pages, aside)))
     });
 }
 
@@ -251,13 +277,14 @@ fn serve(house: &House) {
         let address = question & ADDRESS;
         match question & !ADDRESS {
             LOOK_AT => u32::from(look_at(house, address, thread)),
-            SHOW => u32::from(show(house, address)),
-            HIDE => u32::from(hide(house, Instant::now() + SHOWN_MOST)),
+            SHOW => u32::from(show(house, address, thread)),
+            HIDE => u32::from(hide(house, |_| true)),
             _ => NO,
         }
     });
     if next.is_some() {
-        hide(house, Instant::now());
+        let now = Instant::now();
+        hide(house, |shown| shown.until <= now);
     }
 }
 
@@ -309,88 +336,113 @@ fn size_of(house: &House, file: &FileOf) -> Option<u64> {
     same.map(|stat| stat.len()).or_else(|| house.manager.find(file.id).map(|object| object.size()))
 }
 
-/// Has the page of an address show zeros, if an access to it fails now.
-fn show(house: &House, address: usize) -> bool {
+/// Has the page of an address show zeros, if an access to it fails now, and perhaps some pages after it.
+fn show(house: &House, address: usize, thread: usize) -> bool {
     let page = address / PAGE_SIZE * PAGE_SIZE;
     let now = Instant::now();
+    let follows = locked(|state| {
+        let own = state.shown.iter().filter(|shown| shown.thread == thread);
+        own.map(|shown| shown.pages.clone()).find(|pages| pages.end == page)
+    });
+    if let Some(last) = &follows {
+        // What the thread has passed is hidden at once, so that another thread that goes the same way does not
+        // find zeros all along. The last one stays: one instruction may access both.
+        hide(house, |shown| shown.thread == thread && shown.pages.end == last.start);
+    }
     if house.manager.windows().covers(page, PAGE_SIZE) {
         let shown = {
             let _working = house.manager.work();
             house.manager.show_zeros(page)
         };
         return match shown {
-            Ok(true) => locked(|state| {
+            // It can be accessed by now, or waits for the manager.
+            Ok(0) => true,
+            Ok(count) => locked(|state| {
                 let until = now + state.time_for(page, now);
-                state.shown.push(Shown { page, aside: None, until });
+                state.shown.push(Shown { pages: page..page + count * PAGE_SIZE, thread, aside: None, until });
                 true
             }),
-            // It can be accessed by now, or waits for the manager.
-            Ok(false) => true,
             Err(_) => false,
         };
     }
+    // Asks the file, without the lock.
+    let beyond = locked(|state| state.place(page).map(|(start, place)| (start, place.file.clone())));
+    let beyond = beyond.is_some_and(|(start, file)| {
+        let size = file.as_ref().and_then(|file| Some(size_of(house, file)?.saturating_sub(file.offset)));
+        size.is_some_and(|size| size <= (page - start) as u64)
+    });
     locked(|state| {
-        let Some(writable) = state.place(page).map(|(_, place)| place.writable) else { return false };
-        if state.shown.iter().any(|shown| shown.page == page && shown.aside.is_some()) {
+        let Some((_, place)) = state.place(page) else { return false };
+        let (end, writable, private) = (place.end.next_multiple_of(PAGE_SIZE), place.writable, place.private);
+        let is_shown =
+            |at: usize| state.shown.iter().any(|shown| shown.aside.is_some() && shown.pages.contains(&at));
+        if is_shown(page) {
             return true;
         }
-        let Some(aside) = show_by_kernel(page, writable) else { return false };
+        let mut pages = page..page + PAGE_SIZE;
+        // A loop that goes through the pages beyond the end of the file.
+        if beyond && !private && follows.is_some() {
+            while pages.end < end && pages.len() < MOST_SHOWN && !is_shown(pages.end) {
+                pages.end += PAGE_SIZE;
+            }
+        }
+        let Some(aside) = show_by_kernel(&pages, writable) else { return false };
         let until = now + state.time_for(page, now);
-        state.shown.push(Shown { page, aside: Some(aside), until });
+        state.shown.push(Shown { pages, thread, aside: Some(aside), until });
         true
     })
 }
 
-/// Moves the kernel's mapping of a page elsewhere, and maps zeros in its place. Returns where it is. At no
-/// moment nothing is mapped at the page. `None`: the kernel refuses it (Linux before 5.13, too many mappings).
-fn show_by_kernel(page: usize, writable: bool) -> Option<usize> {
+/// Moves the kernel's mapping of pages elsewhere, and maps zeros in its place. Returns where it is. At no
+/// moment nothing is mapped at the pages. `None`: the kernel refuses it (Linux before 5.13, too many mappings).
+fn show_by_kernel(pages: &Range<usize>, writable: bool) -> Option<usize> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let zeros = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
-    // SAFETY: the page is a mapping's that is known, which keeps it from being unmapped. Its only change here
+    let at = pages.start as *mut libc::c_void;
+    // SAFETY: the pages are a mapping's that is known, which keeps it from being unmapped. Its only change here
     // is that of its bytes, which could not be read.
     unsafe {
         // With this flag the kernel takes the last argument for a wish.
         let anywhere = null_mut::<libc::c_void>();
-        let aside = libc::mremap(page as *mut _, PAGE_SIZE, PAGE_SIZE, flags, anywhere);
+        let aside = libc::mremap(at, pages.len(), pages.len(), flags, anywhere);
         if aside == libc::MAP_FAILED {
             return None;
         }
-        if libc::mmap(page as *mut _, PAGE_SIZE, rights, zeros, -1, 0) == libc::MAP_FAILED {
-            hide_by_kernel(page, aside as usize);
+        if libc::mmap(at, pages.len(), rights, zeros, -1, 0) == libc::MAP_FAILED {
+            hide_by_kernel(pages, aside as usize);
             return None;
         }
         Some(aside as usize)
     }
 }
 
-/// Moves the kernel's mapping of a page back.
-fn hide_by_kernel(page: usize, aside: usize) -> bool {
-    let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED;
-    // SAFETY: it was put aside by `show_by_kernel`, and the mapping of the page is still known.
+/// Moves the kernel's mapping of pages back.
+fn hide_by_kernel(pages: &Range<usize>, aside: usize) -> bool {
+    let (flags, len) = (libc::MREMAP_MAYMOVE | libc::MREMAP_FIXED, pages.len());
+    // SAFETY: it was put aside by `show_by_kernel`, and the mapping of the pages is still known.
     unsafe {
-        libc::mremap(aside as *mut _, PAGE_SIZE, PAGE_SIZE, flags, page as *mut libc::c_void)
-            != libc::MAP_FAILED
+        libc::mremap(aside as *mut _, len, len, flags, pages.start as *mut libc::c_void) != libc::MAP_FAILED
     }
 }
 
-/// Hides what is not to be shown any more at this time.
-fn hide(house: &House, now: Instant) -> bool {
+/// Hides what is not to be shown any more.
+fn hide(house: &House, is_over: impl Fn(&Shown) -> bool) -> bool {
     let by_manager = locked(|state| {
         let mut by_manager = Vec::new();
         state.shown.retain_mut(|shown| {
-            if shown.until > now {
+            if !is_over(shown) {
                 return true;
             }
             let hidden = match shown.aside {
                 None => {
-                    by_manager.push(shown.page);
+                    by_manager.push((shown.pages.clone(), shown.thread));
                     true
                 }
-                Some(aside) => hide_by_kernel(shown.page, aside),
+                Some(aside) => hide_by_kernel(&shown.pages, aside),
             };
             // What the kernel has no room for now is tried again.
-            shown.until = now + SHOWN;
+            shown.until = Instant::now() + SHOWN;
             !hidden
         });
         by_manager
@@ -399,10 +451,10 @@ fn hide(house: &House, now: Instant) -> bool {
         return true;
     }
     let _working = house.manager.work();
-    for page in by_manager {
-        if house.manager.hide_zeros(page).is_err() {
+    for (pages, thread) in by_manager {
+        if house.manager.hide_zeros(pages.clone()).is_err() {
             let until = Instant::now() + SHOWN;
-            locked(|state| state.shown.push(Shown { page, aside: None, until }));
+            locked(|state| state.shown.push(Shown { pages, thread, aside: None, until }));
         }
     }
     true
