@@ -11,7 +11,7 @@ use crate::errors;
 use crate::group::Budget;
 use crate::house::{self, House};
 use crate::lost::{FileOf, Known, Rights};
-use elbowroom::{Errno, FileId, MapRequest, OpenError, Origin, Place, Prot, Sharing};
+use elbowroom::{Advice, Errno, FileId, MapRequest, OpenError, Origin, Place, Prot, Sharing};
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -268,6 +268,28 @@ impl Held {
         house::started().is_some_and(|house| house.manager.windows().covers(self.start, self.len))
     }
 
+    /// madvise(2) for a range.
+    ///
+    /// # Errors
+    /// OSError. EINVAL: the advice is not known, or does not fit the mapping.
+    pub fn advise(&self, py: Python<'_>, advice: i32, from: usize, len: usize) -> PyResult<()> {
+        let failed = |error: io::Error| errors::of_io(&error, "cannot advise");
+        let (first, known) = (self.start + from, advice_of(advice));
+        let house = house::started().filter(|_| self.is_managed());
+        if let (Some(house), Some(known)) = (house, known) {
+            let advised = house.ask(py, move |house| house.space.advise(first, len, known))?;
+            return advised.map_err(|errno| errors::of(errno, "cannot advise"));
+        }
+        if house.is_some() {
+            return Err(failed(io::Error::from_raw_os_error(libc::EINVAL)));
+        }
+        // SAFETY: the range is this mapping's. No advice takes the bytes of a mapping away that has others.
+        match py.detach(|| unsafe { libc::madvise(first as *mut _, len, advice) }) {
+            0 => Ok(()),
+            _ => Err(failed(io::Error::last_os_error())),
+        }
+    }
+
     /// Writes what was stored to a range of it to the file, and waits until it is durable.
     ///
     /// # Errors
@@ -310,6 +332,21 @@ impl Drop for Held {
             budget.end_promise(self.promised);
         }
     }
+}
+
+/// The advice that concerns the bytes of a mapping; `None`: the number is that of no such advice.
+fn advice_of(number: i32) -> Option<Advice> {
+    Some(match number {
+        libc::MADV_NORMAL => Advice::Normal,
+        libc::MADV_RANDOM => Advice::Random,
+        libc::MADV_SEQUENTIAL => Advice::Sequential,
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_DONTNEED => Advice::DontNeed,
+        libc::MADV_FREE => Advice::Free,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        _ => return None,
+    })
 }
 
 fn unmap(house: &House, start: usize, len: usize) {

@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// Memory that a manager serves: a part of a file, or anonymous memory. Its buffer is bytes. It is unmapped
 /// when it is closed, or when nothing refers to it and its views any more.
-#[pyclass(frozen, module = "elbowroom._elbowroom", weakref)]
+#[pyclass(frozen, subclass, module = "elbowroom._elbowroom", weakref)]
 pub struct Mapping {
     held: Mutex<Option<Arc<Held>>>,
     start: usize,
@@ -127,6 +127,24 @@ impl Mapping {
         Ok(Self { held, start, first, len: length, mode, offset, reason, views: 0.into() })
     }
 
+    /// For subclasses: as `of_file`, or, if `fd` is `None`, as `of_memory`.
+    #[new]
+    #[pyo3(signature = (fd, length, offset, mode, group, trust))]
+    fn new(
+        py: Python<'_>,
+        fd: Option<RawFd>,
+        length: usize,
+        offset: u64,
+        mode: &str,
+        group: &Group,
+        trust: bool,
+    ) -> PyResult<Self> {
+        match fd {
+            Some(fd) => Self::of_file(py, fd, length, offset, mode, group, trust),
+            None => Self::of_memory(py, length, group),
+        }
+    }
+
     /// Maps `length` bytes of zeros.
     #[staticmethod]
     fn of_memory(py: Python<'_>, length: usize, group: &Group) -> PyResult<Self> {
@@ -203,6 +221,15 @@ impl Mapping {
         // The last reference, if the mapping was closed meanwhile.
         py.detach(move || drop(held));
         flushed
+    }
+
+    /// madvise(2) for `length` bytes from `offset` on.
+    fn advise(&self, py: Python<'_>, advice: i32, offset: usize, length: usize) -> PyResult<()> {
+        let held = self.held()?;
+        let left = self.len.checked_sub(offset).ok_or_else(|| PyValueError::new_err("beyond the end"))?;
+        let advised = held.advise(py, advice, self.first - self.start + offset, length.min(left));
+        py.detach(move || drop(held));
+        advised
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

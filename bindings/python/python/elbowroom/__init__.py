@@ -14,6 +14,7 @@ from ._budget import UnmanagedWarning, budget, configure, default_budget, stats
 from ._elbowroom import Mapping, StartError, __version__
 from ._errors import AccessError
 from ._files import open
+from ._mmap import mmap
 
 __all__ = [
     "__version__",
@@ -26,6 +27,7 @@ __all__ = [
     "default_budget",
     "empty",
     "memmap",
+    "mmap",
     "open",
     "stats",
     "zeros",
