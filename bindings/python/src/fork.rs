@@ -314,6 +314,6 @@ fn take_over(rest: Arc<Rest>) -> Result<(), String> {
         Ok(House::new(manager, space, rest.capacity.clone()))
     });
     rest.close();
-    let begun = begun?.post(|house| lost::begin(house)).recv();
+    let begun = begun?.post(lost::begin).recv();
     begun.map_err(|_| "a thread has failed".to_owned())?.map_err(|error| error.to_string())
 }

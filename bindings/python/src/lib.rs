@@ -19,7 +19,8 @@ mod mapping;
 
 use crate::house::Settings;
 use elbowroom_options::size;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 use std::path::PathBuf;
@@ -103,8 +104,20 @@ fn capacity(py: Python<'_>) -> PyResult<(u64, u64, PathBuf)> {
     Ok((capacity.memory, capacity.swap, capacity.swap_dir.clone()))
 }
 
+/// Exceptions of accesses are raised in threads of one interpreter, and classes are that interpreter's.
+fn refuse_sub_interpreters() -> PyResult<()> {
+    // SAFETY: functions without conditions, for a thread that has an interpreter.
+    match unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } {
+        0 => Ok(()),
+        _ => Err(PyImportError::new_err(
+            "elbowroom works in the main interpreter only, not in a sub-interpreter: use threads or processes",
+        )),
+    }
+}
+
 #[pymodule]
 fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    refuse_sub_interpreters()?;
     fork::register();
     module.add_class::<group::Group>()?;
     module.add_class::<mapping::Hold>()?;

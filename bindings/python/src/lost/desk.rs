@@ -36,6 +36,16 @@ struct Slot {
     question: [AtomicUsize; 2],
 }
 
+impl Slot {
+    const fn new() -> Self {
+        Self {
+            state: AtomicU32::new(FREE),
+            answer: AtomicU32::new(0),
+            question: [const { AtomicUsize::new(0) }; 2],
+        }
+    }
+}
+
 /// The slots, and a bell for the server.
 pub struct Desk {
     bell: AtomicU32,
@@ -44,12 +54,7 @@ pub struct Desk {
 
 impl Desk {
     pub const fn new() -> Self {
-        const SLOT: Slot = Slot {
-            state: AtomicU32::new(FREE),
-            answer: AtomicU32::new(0),
-            question: [const { AtomicUsize::new(0) }; 2],
-        };
-        Self { bell: AtomicU32::new(0), slots: [const { SLOT }; ROOM] }
+        Self { bell: AtomicU32::new(0), slots: [const { Slot::new() }; ROOM] }
     }
 
     /// Asks the server, and waits at most `bound` for its answer. `None`: it has not come; the server does

@@ -189,7 +189,7 @@ impl Known {
         let failed = |error: io::Error| errors::of_io(&error, "cannot make errors of accesses exceptions");
         let house = house::house(py)?;
         if !SERVING.load(Ordering::Acquire) {
-            house.ask(py, |house| begin(house))?.map_err(failed)?;
+            house.ask(py, begin)?.map_err(failed)?;
         }
         let mut locked = Locked::lock();
         // Each time: the program may have put another handler there since.
@@ -499,7 +499,6 @@ pub fn set_access_error(class: Bound<'_, PyAny>, choose: Py<PyAny>) {
 /// What is noted for the calling thread, which is forgotten with that: errno, text, path, offset. From now on
 /// no page shows zeros: the thread has its exception, and what it accesses next is to raise another one.
 #[pyfunction]
-#[expect(clippy::type_complexity, reason = "a tuple for Python")]
 pub fn take_note() -> Option<(i32, String, Option<PathBuf>, Option<u64>)> {
     // SAFETY: a function without arguments.
     let thread = unsafe { libc::pthread_self() } as usize;
