@@ -308,11 +308,15 @@ impl Mmu for HostMmu {
     }
 
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
-        self.deny(addr, denial, wanted)
+        let denied = self.layout.deny(&self.uffd, addr, denial, wanted)?;
+        if denied {
+            self.wake(crate::surrounding_pages(addr, 1));
+        }
+        Ok(denied)
     }
 
     fn denies(&self, range: Range<usize>) -> bool {
-        self.denies(range)
+        self.layout.denies(range)
     }
 
     fn allow(&self, range: Range<usize>) -> Result<(), Errno> {

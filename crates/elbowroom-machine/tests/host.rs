@@ -3,7 +3,7 @@
 mod common;
 
 use common::{frames, mmu, mmu_with, skipped};
-use elbowroom_machine::{Access, Denial, Errno, HostMmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake};
+use elbowroom_machine::{Access, Denial, Errno, HostMmu, Mmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake};
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use std::ops::Range;

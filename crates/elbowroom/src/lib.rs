@@ -18,6 +18,7 @@ mod fault;
 #[cfg(not(shuttle))]
 mod forking;
 mod group;
+mod instead;
 mod lru;
 mod manager;
 mod object;
@@ -53,6 +54,7 @@ pub use group::{
     GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
     StallSource, StallTime, SwapStats, Trigger, Watch,
 };
+pub use instead::ZerosInstead;
 pub use manager::{Manager, MemoryGroups};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};

@@ -466,26 +466,6 @@ impl Manager<Host> {
         self.core.mmu.passages()
     }
 
-    /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now: the file ends before it, or its
-    /// bytes cannot be read. Returns for how many pages from this one on they did, and now show zeros; 0: an
-    /// access waits for the manager, or works. For a program that turns such a signal into an error of its
-    /// own, and then has the access repeated. What is stored to the pages is lost. [`Manager::hide_zeros`]
-    /// follows: until then all threads see the zeros.
-    ///
-    /// # Errors
-    /// ENOMEM: the kernel has no room for another mapping.
-    pub fn show_zeros(&self, addr: usize) -> Result<usize, Errno> {
-        self.core.mmu.show_zeros(addr)
-    }
-
-    /// Ends [`Manager::show_zeros`] for these addresses: the next access to a page asks the file again.
-    ///
-    /// # Errors
-    /// The kernel's: the zeros are still there.
-    pub fn hide_zeros(&self, range: std::ops::Range<usize>) -> Result<(), Errno> {
-        self.core.mmu.allow(range)
-    }
-
     /// Whether any of `range` is memory of the manager's own: frames, or what it keeps beside windows.
     pub fn has_memory_of_its_own_in(&self, range: &std::ops::Range<usize>) -> bool {
         self.core.mmu.has_memory_of_its_own_in(range)

@@ -22,7 +22,7 @@ mod spans;
 use crate::errors;
 use crate::house::{self, House};
 use desk::Desk;
-use elbowroom::FileId;
+use elbowroom::{FileId, ZerosInstead};
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
 use std::collections::{BTreeMap, HashMap};
@@ -352,7 +352,7 @@ fn show(house: &House, address: usize, thread: usize) -> bool {
     if house.manager.windows().covers(page, PAGE_SIZE) {
         let shown = {
             let _working = house.manager.work();
-            house.manager.show_zeros(page)
+            ZerosInstead::of(house.manager).show(page)
         };
         return match shown {
             // It can be accessed by now, or waits for the manager.
@@ -452,7 +452,7 @@ fn hide(house: &House, is_over: impl Fn(&Shown) -> bool) -> bool {
     }
     let _working = house.manager.work();
     for (pages, thread) in by_manager {
-        if house.manager.hide_zeros(pages.clone()).is_err() {
+        if ZerosInstead::of(house.manager).hide(pages.clone()).is_err() {
             let until = Instant::now() + SHOWN;
             locked(|state| state.shown.push(Shown { pages, thread, aside: None, until }));
         }
