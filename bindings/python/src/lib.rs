@@ -2,8 +2,8 @@
 //!
 //! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `house` has the
 //! manager of the process and the threads that call it, `held` a mapping and how it is made and given up,
-//! `mapping` and `group` the classes, `lost` what becomes of accesses whose bytes cannot be had, `fork` what the
-//! two processes of a fork do, `file_table` the descriptors of the threads, `errors` how errors become
+//! `mapping` and `group` the classes, `lost` what becomes of accesses whose bytes cannot be had, `fork` what
+//! the two processes of a fork do, `file_table` the descriptors of the threads, `errors` how errors become
 //! exceptions.
 //!
 //! The floors, arrows down only: classes (`mapping`, `group`) > `held` > `fork` > `lost` > `house` >
@@ -111,7 +111,7 @@ fn refuse_sub_interpreters() -> PyResult<()> {
     match unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } {
         0 => Ok(()),
         _ => Err(PyImportError::new_err(
-            "elbowroom works in the main interpreter only, not in a sub-interpreter: use threads or processes",
+            "elbowroom works in the main interpreter only, not in a sub-interpreter: use threads",
         )),
     }
 }

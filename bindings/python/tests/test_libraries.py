@@ -79,7 +79,8 @@ def test_polars_and_a_file_that_is_cut(path):
     result = None
     with pytest.raises(er.AccessError) as raised:
         frame = pl.DataFrame({"a": pl.from_arrow(column)})
-        result = frame.select(pl.col("a").sum(), pl.col("a").max().alias("b"), (pl.col("a") * 2).sum().alias("c"))
+        a = pl.col("a")
+        result = frame.select(a.sum(), a.max().alias("b"), (a * 2).sum().alias("c"))
     assert result is None and raised.value.filename == path
 
 

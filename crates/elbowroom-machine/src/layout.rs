@@ -294,8 +294,8 @@ impl Layout {
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, offset).map(|_| ()) }
     }
 
-    /// Shows zeros at the page that `addr` is in, if accesses to it raise SIGBUS now, and at those after it of
-    /// which that is true, too. Returns how many these are. They are a part of their window meanwhile, so
+    /// Shows zeros at the page that `addr` is in, if accesses to it raise SIGBUS now, and at those after it
+    /// of which that is true, too. Returns how many these are. They are a part of their window meanwhile, so
     /// [`Layout::allow`] ends that at once: the next access waits for a handler, and no access finds the page
     /// without rights.
     ///

@@ -18,7 +18,6 @@ mod fault;
 #[cfg(not(shuttle))]
 mod forking;
 mod group;
-mod instead;
 mod lru;
 mod manager;
 mod object;
@@ -54,8 +53,7 @@ pub use group::{
     GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
     StallSource, StallTime, SwapStats, Trigger, Watch,
 };
-pub use instead::ZerosInstead;
-pub use manager::{Manager, MemoryGroups};
+pub use manager::{Manager, MemoryGroups, ZerosInstead};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 #[cfg(not(shuttle))]

@@ -127,8 +127,8 @@ class memmap(np.memmap):
         return self
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
-        # A call of Python, as numpy's own operators are none: the interpreter looks for exceptions after it. If
-        # bytes of an operand cannot be had, the operator itself raises, and nothing gets its result.
+        # A call of Python, as numpy's own operators are none: the interpreter looks for exceptions after it.
+        # If bytes of an operand cannot be had, the operator itself raises, and nothing gets its result.
         plain = [_plain(each) for each in inputs]
         if out is not None:
             options["out"] = tuple(_plain(each) for each in out)

@@ -30,7 +30,7 @@ class AccessError(OSError):
 
 
 def _threads_to_tell():
-    """The threads that may have asked another one, which the interpreter does not know, to compute for them."""
+    """The threads that may have asked one that the interpreter does not know to compute for them."""
     frames = sys._current_frames()
     # The one that runs this.
     frames.pop(threading.get_ident(), None)

@@ -1,15 +1,15 @@
-//! Accesses whose bytes cannot be had: the file ends before them, or its disk fails. The kernel raises SIGBUS,
-//! with the manager as without, and we make an exception of it.
+//! Accesses whose bytes cannot be had: the file ends before them, or its disk fails. The kernel raises
+//! SIGBUS, with the manager as without, and we make an exception of it.
 //!
-//! A C loop that computes on an array cannot be left in the middle. So the handler of the signal (`signal`) has
-//! the page show zeros, and the loop goes on; before that, it has the interpreter raise an exception in the
+//! A C loop that computes on an array cannot be left in the middle. So the handler of the signal (`signal`)
+//! has the page show zeros, and the loop goes on; before that, it has the interpreter raise an exception in the
 //! thread of the access at its next look. Two threads do for the handler what it cannot do itself:
 //!
 //! * the shower knows the mappings, and has a page show zeros. It hides them again after a moment, so that
 //!   other threads do not read them: an access that comes later raises the signal again.
 //! * the teller waits for the interpreter's lock, and has threads raise the exception that do not hold it.
-//!   A thread that the interpreter does not know (of BLAS, for example) works for one that it does know. Which
-//!   one is not known, and all that may be are told.
+//!   A thread that the interpreter does not know (of BLAS, for example) works for one that it does know.
+//!   Which one is not known, and all that may be are told.
 //!
 //! `desk` is how the handler asks the two, `spans` how it knows which addresses are ours.
 //!
@@ -345,8 +345,8 @@ fn show(house: &House, address: usize, thread: usize) -> bool {
         own.map(|shown| shown.pages.clone()).find(|pages| pages.end == page)
     });
     if let Some(last) = &follows {
-        // What the thread has passed is hidden at once, so that another thread that goes the same way does not
-        // find zeros all along. The last one stays: one instruction may access both.
+        // What the thread has passed is hidden at once, so that another thread that goes the same way does
+        // not find zeros all along. The last one stays: one instruction may access both.
         hide(house, |shown| shown.thread == thread && shown.pages.end == last.start);
     }
     if house.manager.windows().covers(page, PAGE_SIZE) {
@@ -394,14 +394,15 @@ fn show(house: &House, address: usize, thread: usize) -> bool {
 }
 
 /// Moves the kernel's mapping of pages elsewhere, and maps zeros in its place. Returns where it is. At no
-/// moment nothing is mapped at the pages. `None`: the kernel refuses it (Linux before 5.13, too many mappings).
+/// moment nothing is mapped at the pages. `None`: the kernel refuses it (Linux before 5.13, or too many
+/// mappings).
 fn show_by_kernel(pages: &Range<usize>, writable: bool) -> Option<usize> {
     let flags = libc::MREMAP_MAYMOVE | libc::MREMAP_DONTUNMAP;
     let rights = if writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
     let zeros = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED;
     let at = pages.start as *mut libc::c_void;
-    // SAFETY: the pages are a mapping's that is known, which keeps it from being unmapped. Its only change here
-    // is that of its bytes, which could not be read.
+    // SAFETY: the pages are a mapping's that is known, which keeps it from being unmapped. Its only change
+    // here is that of its bytes, which could not be read.
     unsafe {
         // With this flag the kernel takes the last argument for a wish.
         let anywhere = null_mut::<libc::c_void>();

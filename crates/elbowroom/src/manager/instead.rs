@@ -2,12 +2,12 @@
 //!
 //! Synchronization: the record of pages that are refused is the MMU's, under its lock.
 
-use crate::manager::Manager;
+use super::Manager;
 use crate::platform::Host;
 use elbowroom_machine::Errno;
 use std::ops::Range;
 
-/// Has pages show zeros whose accesses raise SIGBUS: the file ends before them, or their bytes cannot be read.
+/// Has pages show zeros whose accesses raise SIGBUS: the file ends before them, or cannot be read there.
 #[derive(Clone, Copy)]
 pub struct ZerosInstead<'a>(&'a Manager<Host>);
 
