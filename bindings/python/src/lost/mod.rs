@@ -2,8 +2,8 @@
 //! SIGBUS, with the manager as without, and we make an exception of it.
 //!
 //! A C loop that computes on an array cannot be left in the middle. So the handler of the signal (`signal`)
-//! has the page show zeros, and the loop goes on; before that, it has the interpreter raise an exception in the
-//! thread of the access at its next look. Two threads do for the handler what it cannot do itself:
+//! has the page show zeros, and the loop goes on; before that, it has the interpreter raise an exception in
+//! the thread of the access at its next look. Two threads do for the handler what it cannot do itself:
 //!
 //! * the shower knows the mappings, and has a page show zeros. It hides them again after a moment, so that
 //!   other threads do not read them: an access that comes later raises the signal again.
