@@ -32,6 +32,25 @@ pub fn is_child() -> bool {
     IS_CHILD.load(Ordering::Relaxed)
 }
 
+/// What a library does besides at a fork, in the forking thread.
+#[derive(Debug)]
+pub struct AtFork {
+    /// Last before the fork.
+    pub before: fn(),
+    /// First after it, in the parent.
+    pub in_parent: fn(),
+    /// First after it, in the child, whose only thread this is.
+    pub in_child: fn(),
+    /// In the child, after it went on with the manager, in a worker.
+    ///
+    /// Errors: what the system lacks; the child has no manager then.
+    pub with_manager: fn(&'static House) -> std::io::Result<()>,
+    /// In a child that cannot go on with it, before the windows lose their rights.
+    pub without_manager: fn(),
+}
+
+static AT_FORK: OnceLock<&'static AtFork> = OnceLock::new();
+
 /// No fork is under way.
 const IDLE: u32 = 0;
 /// A thread has asked for a rest.
@@ -115,6 +134,12 @@ pub fn note_late() {
     }
 }
 
+/// Registers the hooks, once, with what the library does besides.
+pub fn register_with(besides: &'static AtFork) {
+    let _ = AT_FORK.set(besides);
+    register();
+}
+
 /// Registers the hooks, once.
 pub fn register() {
     static REGISTERED: AtomicBool = AtomicBool::new(false);
@@ -140,6 +165,9 @@ unsafe extern "C" fn prepare() {
     }
     // Not before: the manager notes in the table which files it gives to the kernel.
     FILES.set(Some(MappedFiles::lock()));
+    if let Some(besides) = AT_FORK.get() {
+        (besides.before)();
+    }
 }
 
 fn prepare_for(house: &'static House) {
@@ -254,6 +282,9 @@ fn end_rest() {
 }
 
 unsafe extern "C" fn in_parent() {
+    if let Some(besides) = AT_FORK.get() {
+        (besides.in_parent)();
+    }
     FILES.take();
     end_in_parent();
     GATE.take();
@@ -275,6 +306,9 @@ fn end_in_parent() {
 }
 
 unsafe extern "C" fn in_child() {
+    if let Some(besides) = AT_FORK.get() {
+        (besides.in_child)();
+    }
     FILES.take();
     begin_in_child();
     GATE.take();
@@ -294,6 +328,9 @@ fn begin_in_child() {
     let Err(why) = taken else { return };
     let manager = house::started().map(|house| house.manager);
     house::forget();
+    if let Some(besides) = AT_FORK.get() {
+        (besides.without_manager)();
+    }
     let text = format!(
         "elbowroom: this forked child cannot use the managed memory of its parent, and an access to it will \
          end the child ({why}): {}\n",
@@ -328,5 +365,8 @@ fn take_over(rest: Arc<Rest>) -> Result<(), String> {
         Ok(House::of_child(before, space, rest.capacity.clone()))
     });
     rest.close();
-    begun.map(drop)
+    let house = begun?;
+    let Some(besides) = AT_FORK.get() else { return Ok(()) };
+    let done = house.post(besides.with_manager).recv();
+    done.map_err(|_| "a thread has failed".to_owned())?.map_err(|error| error.to_string())
 }

@@ -12,7 +12,7 @@ use crate::files::{id_of, stat};
 use crate::fork::is_child;
 use crate::house::{self, House};
 use crate::mapped::{Mapped, is_kernels};
-use elbowroom::{Errno, FileId, MapRequest, OpenError, Place, Prot, Sharing};
+use elbowroom::{Advice, Errno, FileId, MapRequest, OpenError, Place, Prot, Sharing};
 use elbowroom_machine::PAGE_SIZE;
 use std::io;
 use std::ops::Range;
@@ -205,6 +205,30 @@ impl Held {
         left.collect()
     }
 
+    /// The file that it is of; `None`: it is memory.
+    pub fn file(&self) -> Option<FileId> {
+        self._file.as_ref().map(Mapped::id)
+    }
+
+    /// madvise(2) for `len` bytes from the byte `from` on.
+    ///
+    /// # Errors
+    /// EINVAL: the advice is not known, or does not fit the mapping. What the manager and the kernel say.
+    pub fn advise<C: Caller>(&self, caller: C, advice: i32, from: usize, len: usize) -> Result<(), C::Error> {
+        let failed = |errno| caller.error(Failure::of(errno, "cannot advise"));
+        let first = self.start + from;
+        if let Some(house) = house::started().filter(|_| self.is_managed()) {
+            let advice = advice_of(advice).ok_or_else(|| failed(Errno::INVAL))?;
+            return house.ask(caller, move |house| house.space.advise(first, len, advice))?.map_err(failed);
+        }
+        // SAFETY: the range is this mapping's. No advice takes the bytes of a mapping away that has others.
+        let advised = caller.run(move || match unsafe { libc::madvise(first as *mut _, len, advice) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        });
+        advised.map_err(|error| caller.error(Failure::of_io(&error, "cannot advise")))
+    }
+
     /// Whether it is of a file.
     pub fn is_of_file(&self) -> bool {
         self._file.is_some()
@@ -253,6 +277,21 @@ impl Drop for Held {
             None => unmap_in_kernel(start, len),
         }
     }
+}
+
+/// The advice that concerns the bytes of a mapping; `None`: the number is that of no such advice.
+fn advice_of(number: i32) -> Option<Advice> {
+    Some(match number {
+        libc::MADV_NORMAL => Advice::Normal,
+        libc::MADV_RANDOM => Advice::Random,
+        libc::MADV_SEQUENTIAL => Advice::Sequential,
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_DONTNEED => Advice::DontNeed,
+        libc::MADV_FREE => Advice::Free,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        _ => return None,
+    })
 }
 
 fn unmap(house: &House, start: usize, len: usize) {

@@ -432,7 +432,10 @@ pub fn is_worker() -> bool {
 
 /// Starts a thread that blocks all signals: handlers of the program run in the program's threads, whose
 /// system calls they interrupt.
-fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+///
+/// # Errors
+/// The system has no room for a thread.
+pub fn spawn(name: &str, body: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
     // SAFETY: the sets are written before they are read, and are this function's own.
     unsafe {
         let (mut all, mut before) = (std::mem::zeroed(), std::mem::zeroed());

@@ -54,6 +54,11 @@ impl Mapped {
 }
 
 impl Mapped {
+    /// The file.
+    pub fn id(&self) -> FileId {
+        self.id
+    }
+
     /// Counts another mapping of the same file, of the same kind.
     pub fn again(&self) -> Self {
         Self::new(self.id, self.stores)

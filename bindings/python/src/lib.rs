@@ -2,14 +2,15 @@
 //!
 //! The package `elbowroom` (python/elbowroom) makes arrays of these buffers. What is where: `mapping` and
 //! `group` are where the classes are, `interpreter` how its threads wait, `errors` how errors become
-//! exceptions. The crate `elbowroom-house` has the manager of the process and the threads that call it,
-//! mappings and budgets.
+//! exceptions, `lost` what becomes of accesses whose bytes cannot be had. The crate `elbowroom-house` has the
+//! manager of the process and the threads that call it, mappings and budgets.
 //!
-//! The floors, arrows down only: classes (`mapping`, `group`) > `interpreter` > `errors`.
+//! The floors, arrows down only: classes (`mapping`, `group`) > `lost` > `interpreter` > `errors`.
 
 mod errors;
 mod group;
 mod interpreter;
+mod lost;
 mod mapping;
 
 use crate::interpreter::Interpreter;
@@ -18,7 +19,8 @@ use elbowroom_house::failure::Failure;
 use elbowroom_house::house::{self, Settings};
 use elbowroom_house::{files, fork};
 use elbowroom_options::size;
-use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyImportError, PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyBool, PyFloat, PyString};
 use std::path::PathBuf;
@@ -102,10 +104,22 @@ fn capacity(py: Python<'_>) -> PyResult<(u64, u64, PathBuf)> {
     Ok((capacity.memory, capacity.swap, capacity.swap_dir.clone()))
 }
 
+/// Exceptions of accesses are raised in threads of one interpreter, and classes are that interpreter's.
+fn refuse_sub_interpreters() -> PyResult<()> {
+    // SAFETY: functions without conditions, for a thread that has an interpreter.
+    match unsafe { ffi::PyInterpreterState_GetID(ffi::PyInterpreterState_Get()) } {
+        0 => Ok(()),
+        _ => Err(PyImportError::new_err(
+            "elbowroom works in the main interpreter only, not in a sub-interpreter: use threads",
+        )),
+    }
+}
+
 #[pymodule]
 fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    refuse_sub_interpreters()?;
     house::speak(&interpreter::WORDS);
-    fork::register();
+    fork::register_with(&lost::AT_FORK);
     module.add_class::<group::Group>()?;
     module.add_class::<mapping::Hold>()?;
     module.add_class::<mapping::Mapping>()?;
@@ -115,6 +129,8 @@ fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(flush_all, module)?)?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(capacity, module)?)?;
+    module.add_function(wrap_pyfunction!(lost::set_access_error, module)?)?;
+    module.add_function(wrap_pyfunction!(lost::take_note, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add("StartError", module.py().get_type::<errors::StartError>())?;
     Ok(())

@@ -2,6 +2,7 @@
 
 use crate::group::Group;
 use crate::interpreter::Interpreter;
+use crate::lost::{FileOf, Known, Rights};
 use elbowroom::Place;
 use elbowroom_house::held::{FilePart, Held, Mode};
 use elbowroom_house::house;
@@ -11,15 +12,46 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::ffi::{c_int, c_void};
+use std::ops::Deref;
 use std::os::fd::RawFd;
+use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+/// A mapping of which accesses that fail are exceptions.
+struct Watched {
+    /// Dropped first: before the addresses can be those of another mapping.
+    _known: Known,
+    held: Held,
+}
+
+impl Watched {
+    /// `path`: of its file.
+    fn new(py: Python<'_>, held: Held, mode: Mode, offset: u64, path: PathBuf) -> PyResult<Arc<Self>> {
+        let rights = match mode {
+            Mode::Read => Rights::Read,
+            Mode::Write => Rights::Write,
+            Mode::Copy => Rights::Copy,
+        };
+        let file = held.file().map(|id| FileOf { path, id, offset });
+        let range = held.start()..held.start() + held.len();
+        Ok(Arc::new(Self { _known: Known::new(py, range, rights, file)?, held }))
+    }
+}
+
+impl Deref for Watched {
+    type Target = Held;
+
+    fn deref(&self) -> &Held {
+        &self.held
+    }
+}
+
 /// Memory that a manager serves: a part of a file, or anonymous memory. Its buffer is bytes. It is unmapped
 /// when it is closed, or when nothing refers to it and its views any more.
-#[pyclass(frozen, module = "elbowroom._elbowroom", weakref)]
+#[pyclass(frozen, subclass, module = "elbowroom._elbowroom", weakref)]
 pub struct Mapping {
-    held: Mutex<Option<Arc<Held>>>,
+    held: Mutex<Option<Arc<Watched>>>,
     start: usize,
     /// The address of the buffer's first byte: a mapping begins at a page.
     first: usize,
@@ -42,7 +74,7 @@ fn mode_of(mode: &str) -> PyResult<Mode> {
 }
 
 impl Mapping {
-    fn lock(&self) -> MutexGuard<'_, Option<Arc<Held>>> {
+    fn lock(&self) -> MutexGuard<'_, Option<Arc<Watched>>> {
         self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -74,7 +106,7 @@ impl Mapping {
         }
     }
 
-    fn held(&self) -> PyResult<Arc<Held>> {
+    fn held(&self) -> PyResult<Arc<Watched>> {
         self.lock().clone().ok_or_else(|| PyValueError::new_err("the mapping is closed"))
     }
 }
@@ -128,8 +160,27 @@ impl Mapping {
         let (held, reason) = Held::of_file(Interpreter(py), house, part, Some(group.budget()))?;
         let start = held.start();
         let first = start + before;
-        let held = Some(Arc::new(held)).into();
+        let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+        let held = Some(Watched::new(py, held, mode, offset_of_page, path)?).into();
         Ok(Self { held, start, first, len: length, mode, offset, reason, views: 0.into() })
+    }
+
+    /// For subclasses: as `of_file`, or, if `fd` is `None`, as `of_memory`.
+    #[new]
+    #[pyo3(signature = (fd, length, offset, mode, group, trust))]
+    fn new(
+        py: Python<'_>,
+        fd: Option<RawFd>,
+        length: usize,
+        offset: u64,
+        mode: &str,
+        group: &Group,
+        trust: bool,
+    ) -> PyResult<Self> {
+        match fd {
+            Some(fd) => Self::of_file(py, fd, length, offset, mode, group, trust),
+            None => Self::of_memory(py, length, group),
+        }
     }
 
     /// Maps `length` bytes of zeros.
@@ -145,8 +196,9 @@ impl Mapping {
             Place::Anywhere,
             Some(group.budget()),
         )?;
-        let (start, held) = (held.start(), Some(Arc::new(held)).into());
         let (mode, offset, reason) = (Mode::Copy, 0, None);
+        let (start, watched) = (held.start(), Watched::new(py, held, mode, offset, PathBuf::new())?);
+        let held = Some(watched).into();
         Ok(Self { held, start, first: start, len: length, mode, offset, reason, views: 0.into() })
     }
 
@@ -214,6 +266,16 @@ impl Mapping {
         // The last reference, if the mapping was closed meanwhile.
         py.detach(move || drop(held));
         flushed
+    }
+
+    /// madvise(2) for `length` bytes from `offset` on.
+    fn advise(&self, py: Python<'_>, advice: i32, offset: usize, length: usize) -> PyResult<()> {
+        let held = self.held()?;
+        let left = self.len.checked_sub(offset).ok_or_else(|| PyValueError::new_err("beyond the end"))?;
+        let advised =
+            held.advise(Interpreter(py), advice, self.first - self.start + offset, length.min(left));
+        py.detach(move || drop(held));
+        advised
     }
 
     fn __enter__(slf: Py<Self>) -> Py<Self> {

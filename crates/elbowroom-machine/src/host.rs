@@ -7,7 +7,7 @@
 //!
 //! Synchronization: an extent's owner serializes calls for it (`&mut Extent`). Requests to the kernel take
 //! its per-VMA locks, not mmap_lock, except write-protecting, which takes mmap_lock for reading;
-//! [`HostMmu::deny`] and its like change the kernel's layout and take it for writing.
+//! [`Mmu::deny`](crate::Mmu::deny) and its like change the kernel's layout and take it for writing.
 
 mod moves;
 
@@ -137,9 +137,9 @@ pub struct FaultEvent {
 
 /// Arena, windows and the way between them.
 pub struct HostMmu {
-    uffd: Uffd,
+    pub(crate) uffd: Uffd,
     arena: Arena,
-    layout: Layout,
+    pub(crate) layout: Layout,
     mover: Mover,
     batches: Batches,
     /// Homes of pages that were copied into a window: to be emptied, many at a time.
@@ -403,23 +403,14 @@ impl HostMmu {
         self.layout.add_window_at(&self.uffd, window)
     }
 
-    /// Makes accesses to the page of `addr` fail as the kernel's own would, and wakes the threads that wait
-    /// for it. First publishes the denial, so that a thread that would map the page sees it, then asks
-    /// `wanted`, and does nothing if the answer is no. Returns that answer.
+    /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now, and at those right after it of
+    /// which that is true, too, until [`HostMmu::allow`] or until they are used again. Returns how many these
+    /// are. For a handler of that signal, whose access is then repeated.
     ///
     /// # Errors
     /// The kernel's: no memory for another mapping.
-    pub fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
-        let denied = self.layout.deny(&self.uffd, addr, denial, wanted)?;
-        if denied {
-            self.wake(crate::surrounding_pages(addr, 1));
-        }
-        Ok(denied)
-    }
-
-    /// Whether accesses to a page in `range` are made to fail.
-    pub fn denies(&self, range: Range<usize>) -> bool {
-        self.layout.denies(range)
+    pub fn show_zeros(&self, addr: usize) -> Result<usize, Errno> {
+        self.layout.show_zeros(&self.uffd, addr)
     }
 
     /// Sequence number of passages, in which pages become part of a window again: odd while some pages have

@@ -43,6 +43,26 @@ pub enum Denial {
     BusReadOnly,
 }
 
+/// What the kernel has at a page that is denied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Denied {
+    /// Fewer rights than the window has.
+    Rights,
+    /// A mapping of the empty file.
+    Replaced,
+    /// A page of zeros, which is a part of the window: [`Layout::show_zeros`].
+    Zeros,
+}
+
+impl From<Denial> for Denied {
+    fn from(denial: Denial) -> Self {
+        match denial {
+            Denial::NotMapped | Denial::NoAccess | Denial::NoWrite => Self::Rights,
+            Denial::Bus | Denial::BusReadOnly => Self::Replaced,
+        }
+    }
+}
+
 /// What happened to the mapping in a range that could not be made a part of its window.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replaced {
@@ -68,9 +88,12 @@ pub type PutBytes<'a> = &'a dyn Fn(usize, &[u8]) -> Result<(), Errno>;
 /// The most denials at a time. Each may cost a VMA, of which a process can have 65,530.
 const MOST_DENIALS: usize = 8192;
 
+/// The most pages that show zeros at the request of one access.
+const MOST_ZEROS: usize = 64;
+
 pub(crate) struct Layout {
     pub(crate) windows: WindowTable,
-    denials: Mutex<BTreeMap<usize, Denial>>,
+    denials: Mutex<BTreeMap<usize, Denied>>,
     denied: AtomicUsize,
     passages: AtomicU64,
     /// An empty file: each page of a mapping of it is beyond its end, so an access raises SIGBUS.
@@ -243,7 +266,7 @@ impl Layout {
         fence(Ordering::SeqCst);
         let result = if wanted() { self.install(page, denial).map(|()| true) } else { Ok(false) };
         if result == Ok(true) {
-            denials.insert(page, denial);
+            denials.insert(page, denial.into());
         }
         self.denied.store(denials.len(), Ordering::SeqCst);
         result
@@ -269,6 +292,43 @@ impl Layout {
         let offset = page as u64;
         // SAFETY: the page is inside a window and nothing of ours is there (the caller unmapped it).
         unsafe { mm::mmap(page as *mut _, PAGE_SIZE, prot, flags, &self.empty, offset).map(|_| ()) }
+    }
+
+    /// Shows zeros at the page that `addr` is in, if accesses to it raise SIGBUS now, and at those after it
+    /// of which that is true, too. Returns how many these are. They are a part of their window meanwhile, so
+    /// [`Layout::allow`] ends that at once: the next access waits for a handler, and no access finds the page
+    /// without rights.
+    ///
+    /// # Errors
+    /// The kernel's: the access raises SIGBUS as before.
+    pub(crate) fn show_zeros(&self, uffd: &Uffd, addr: usize) -> Result<usize, Errno> {
+        let start = addr & !(PAGE_SIZE - 1);
+        let mut denials = self.denials.lock();
+        let replaced = denials.range(start..).take_while(|(_, denied)| **denied == Denied::Replaced);
+        let run = replaced.zip((start..).step_by(PAGE_SIZE)).take_while(|((page, _), next)| **page == *next);
+        let run = start..start + run.take(MOST_ZEROS).count() * PAGE_SIZE;
+        if run.is_empty() {
+            return Ok(0);
+        }
+        let rights = ProtFlags::READ | ProtFlags::WRITE;
+        let flags = MapFlags::PRIVATE | MapFlags::NORESERVE | MapFlags::FIXED;
+        // SAFETY: the pages hold our mapping of the empty file. After this they can be read, and nobody else
+        // changes the layout while the lock is held.
+        unsafe {
+            mm::mmap_anonymous(run.start as *mut _, run.len(), rights, flags)?;
+            // Now a page of zeros is there, and stays when it is registered.
+            for page in run.clone().step_by(PAGE_SIZE) {
+                (page as *const u8).read_volatile();
+            }
+        }
+        if let Err(errno) = take_part(uffd, &run) {
+            for page in run.step_by(PAGE_SIZE) {
+                self.install(page, Denial::Bus)?;
+            }
+            return Err(errno);
+        }
+        denials.extend(run.clone().step_by(PAGE_SIZE).map(|page| (page, Denied::Zeros)));
+        Ok(run.len() / PAGE_SIZE)
     }
 
     /// Sequence number of passages: odd while one is under way. If it is even and the same as at an earlier
@@ -305,15 +365,21 @@ impl Layout {
         &self,
         uffd: &Uffd,
         range: Range<usize>,
-        denials: &mut BTreeMap<usize, Denial>,
+        denials: &mut BTreeMap<usize, Denied>,
     ) -> Result<(), Errno> {
-        for (run, replaced) in runs(denials.range(range)) {
-            if replaced {
-                let _passage = Passage::begin(&self.passages);
-                restore(uffd, &run)?;
-            } else {
+        for (run, denied) in runs(denials.range(range)) {
+            match denied {
+                Denied::Replaced => {
+                    let _passage = Passage::begin(&self.passages);
+                    restore(uffd, &run)?;
+                }
                 // SAFETY: the pages are our own window's.
-                unsafe { mm::mprotect(run.start as *mut _, run.len(), ALL_RIGHTS)? };
+                Denied::Rights => unsafe { mm::mprotect(run.start as *mut _, run.len(), ALL_RIGHTS)? },
+                // Registered already: the next access waits for a handler.
+                // SAFETY: the pages are our own window's, and no frame is there.
+                Denied::Zeros => unsafe {
+                    mm::madvise(run.start as *mut _, run.len(), Advice::LinuxDontNeed)?;
+                },
             }
             for page in run.step_by(PAGE_SIZE) {
                 denials.remove(&page);
@@ -329,7 +395,7 @@ impl Layout {
     }
 
     /// [`Layout::give_away`] with the lock held, which also serializes the writers of the window table.
-    fn give_away_held(&self, range: &Range<usize>, denials: &mut BTreeMap<usize, Denial>) {
+    fn give_away_held(&self, range: &Range<usize>, denials: &mut BTreeMap<usize, Denied>) {
         self.windows.give_away(range);
         let gone: Vec<_> = denials.range(range.clone()).map(|(&page, _)| page).collect();
         gone.iter().for_each(|page| {
@@ -523,15 +589,13 @@ fn table_room(len: usize) -> usize {
     PAGE_SIZE + WindowTable::bytes_for(len)
 }
 
-/// Runs of neighbouring denied pages, and whether each is replaced by a mapping of the empty file (else
-/// only its rights were changed).
-fn runs<'a>(denials: impl Iterator<Item = (&'a usize, &'a Denial)>) -> Vec<(Range<usize>, bool)> {
-    let mut runs: Vec<(Range<usize>, bool)> = Vec::new();
-    for (&page, denial) in denials {
-        let replaced = matches!(denial, Denial::Bus | Denial::BusReadOnly);
+/// Runs of neighbouring pages that are denied in the same way.
+fn runs<'a>(denials: impl Iterator<Item = (&'a usize, &'a Denied)>) -> Vec<(Range<usize>, Denied)> {
+    let mut runs: Vec<(Range<usize>, Denied)> = Vec::new();
+    for (&page, &denied) in denials {
         match runs.last_mut() {
-            Some((run, same)) if run.end == page && *same == replaced => run.end += PAGE_SIZE,
-            _ => runs.push((page..page + PAGE_SIZE, replaced)),
+            Some((run, same)) if run.end == page && *same == denied => run.end += PAGE_SIZE,
+            _ => runs.push((page..page + PAGE_SIZE, denied)),
         }
     }
     runs

@@ -157,6 +157,9 @@ pub trait Mmu: Send + Sync + 'static {
     /// The kernel's: no memory for it.
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno>;
 
+    /// Whether accesses to a page in `range` are made to fail now, as far as this is known.
+    fn denies(&self, range: Range<usize>) -> bool;
+
     /// Undoes the denials in `range` that happened before. A thread that denies an access checks its reason
     /// again after a sequentially consistent fence; so a caller that has changed that reason without a lock
     /// executes such a fence before this call.
@@ -305,7 +308,15 @@ impl Mmu for HostMmu {
     }
 
     fn deny(&self, addr: usize, denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {
-        self.deny(addr, denial, wanted)
+        let denied = self.layout.deny(&self.uffd, addr, denial, wanted)?;
+        if denied {
+            self.wake(crate::surrounding_pages(addr, 1));
+        }
+        Ok(denied)
+    }
+
+    fn denies(&self, range: Range<usize>) -> bool {
+        self.layout.denies(range)
     }
 
     fn allow(&self, range: Range<usize>) -> Result<(), Errno> {
@@ -380,6 +391,10 @@ impl Mmu for SoftMmu {
 
     fn covers(&self, addr: usize, len: usize) -> bool {
         self.covers(addr, len)
+    }
+
+    fn denies(&self, _range: Range<usize>) -> bool {
+        false
     }
 
     fn deny(&self, _addr: usize, _denial: Denial, wanted: impl Fn() -> bool) -> Result<bool, Errno> {

@@ -3,7 +3,9 @@
 mod common;
 
 use common::{frames, mmu, mmu_with, skipped};
-use elbowroom_machine::{Access, Ask, Denial, Errno, HostMmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake};
+use elbowroom_machine::{
+    Access, Ask, Denial, Errno, HostMmu, Mmu, Mover, PAGE_SIZE, Replaced, UnmapError, Wake,
+};
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -267,6 +269,45 @@ fn runs_go_in_and_out_across_a_page_that_was_denied() {
             assert_eq!(extent.bytes()[5 * PAGE_SIZE], 6);
             mmu.free(extent);
         }
+    }
+}
+
+#[test]
+fn zeros_are_shown_where_an_access_would_raise_a_signal_and_then_frames_again() {
+    for mover in [Mover::Move, Mover::Copy] {
+        let Some(mmu) = mmu(mover) else { return };
+        let base = mmu.add_window(64 << 20).unwrap().start + (8 << 20);
+        let (page, range) = (base + 5 * PAGE_SIZE, base..base + 64 * PAGE_SIZE);
+        assert_eq!(mmu.show_zeros(page), Ok(0), "nothing is denied there");
+        assert_eq!(mmu.deny(page, Denial::NoAccess, || true), Ok(true));
+        assert_eq!(mmu.show_zeros(page), Ok(0), "another signal");
+        mmu.allow(range.clone()).unwrap();
+        let passages = mmu.passages();
+        for round in 0..3 {
+            assert_eq!(mmu.deny(page, Denial::Bus, || true), Ok(true));
+            assert_eq!(mmu.deny(page + PAGE_SIZE, Denial::BusReadOnly, || true), Ok(true));
+            assert_eq!(mmu.deny(page + 3 * PAGE_SIZE, Denial::Bus, || true), Ok(true));
+            assert_eq!(mmu.show_zeros(page + 17), Ok(2), "up to the first that is not denied");
+            assert_eq!(mmu.show_zeros(page), Ok(0), "they are shown already");
+            assert!(mmu.denies(range.clone()));
+            // SAFETY: the page can be read and written.
+            unsafe {
+                assert_eq!((page as *const u8).read_volatile(), 0);
+                (page as *mut u8).write_volatile(round);
+                assert_eq!(((page + PAGE_SIZE) as *const u8).read_volatile(), 0);
+            }
+            assert_eq!(mmu.show_zeros(page + 3 * PAGE_SIZE), Ok(1));
+            mmu.allow(range.clone()).unwrap();
+            assert!(!mmu.denies(range.clone()));
+        }
+        assert_eq!(mmu.passages(), passages, "no moment without rights");
+        let mut extent = frames(&mmu, 6).unwrap();
+        extent.bytes_mut().fill(7);
+        mmu.map(&mut extent, base, 0..64, Access::ReadOnly, Wake::Now).unwrap();
+        // SAFETY: the page was mapped above.
+        assert_eq!(unsafe { (page as *const u8).read_volatile() }, 7);
+        mmu.unmap(&mut extent).unwrap();
+        mmu.free(extent);
     }
 }
 

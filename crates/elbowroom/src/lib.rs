@@ -53,7 +53,7 @@ pub use group::{
     GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
     StallSource, StallTime, SwapStats, Trigger, Watch,
 };
-pub use manager::{Manager, MemoryGroups};
+pub use manager::{Manager, MemoryGroups, ZerosInstead};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 #[cfg(not(shuttle))]

@@ -1,9 +1,11 @@
 //! A manager: its threads, and its verbs.
 
 mod groups;
+mod instead;
 mod shown;
 
 pub use self::groups::MemoryGroups;
+pub use self::instead::ZerosInstead;
 #[cfg(not(shuttle))]
 pub(crate) use self::shown::counted;
 

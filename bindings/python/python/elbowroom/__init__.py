@@ -12,10 +12,13 @@ Sizes are whole numbers of bytes or texts such as "2GiB", "2G" or "512M"; all un
 from ._arrays import empty, memmap, zeros
 from ._budget import UnmanagedWarning, budget, configure, default_budget, stats
 from ._elbowroom import Mapping, StartError, __version__
+from ._errors import AccessError
 from ._files import open
+from ._mmap import mmap
 
 __all__ = [
     "__version__",
+    "AccessError",
     "Mapping",
     "StartError",
     "UnmanagedWarning",
@@ -24,6 +27,7 @@ __all__ = [
     "default_budget",
     "empty",
     "memmap",
+    "mmap",
     "open",
     "stats",
     "zeros",

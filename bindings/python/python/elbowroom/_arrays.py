@@ -43,6 +43,10 @@ def _name_of(filename, file):
     return os.path.abspath(name) if isinstance(name, (str, bytes)) else None
 
 
+def _plain(operand):
+    return operand.view(np.ndarray) if isinstance(operand, memmap) else operand
+
+
 class memmap(np.memmap):
     """An array of a file's bytes, with a budget. Arguments and attributes are those of numpy.memmap.
 
@@ -122,6 +126,24 @@ class memmap(np.memmap):
             self.filename = _name_of(filename, file)
         return self
 
+    def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
+        # A call of Python, as numpy's own operators are none: the interpreter looks for exceptions after it.
+        # If bytes of an operand cannot be had, the operator itself raises, and nothing gets its result.
+        plain = [_plain(each) for each in inputs]
+        if out is not None:
+            options["out"] = tuple(_plain(each) for each in out)
+        result = getattr(ufunc, method)(*plain, **options)
+        if out is not None and result is not None and result is not NotImplemented:
+            results = result if isinstance(result, tuple) else (result,)
+            results = tuple(new if old is None else old for new, old in zip(results, out, strict=True))
+            return results if isinstance(result, tuple) else results[0]
+        if type(self) is memmap or not all(isinstance(each, memmap) for each in inputs):
+            return result
+        # A subclass gives arrays of its own, as one of numpy.memmap does.
+        if isinstance(result, tuple):
+            return tuple(self.__array_wrap__(np.asarray(each), None, np.ndim(each) == 0) for each in result)
+        return self.__array_wrap__(np.asarray(result), None, np.ndim(result) == 0)
+
     def __array_wrap__(self, array, context=None, return_scalar=False):
         # What functions give is in no file, unless they were told to store it into an array of one.
         array = np.ndarray.__array_wrap__(self, array, context)
@@ -133,6 +155,10 @@ class memmap(np.memmap):
         # Parts that numpy has copied are in no file, either.
         part = np.ndarray.__getitem__(self, index)
         return part.view(np.ndarray) if type(part) is memmap and part._mmap is None else part
+
+    def __setitem__(self, index, value):
+        # A call, as above: a store whose page cannot be had raises, and not what comes after it.
+        np.ndarray.__setitem__(self, index, value)
 
     def flush(self):
         """Writes what was stored to the array to the file, and waits until that is durable."""

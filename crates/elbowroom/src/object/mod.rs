@@ -240,7 +240,7 @@ impl FileObject {
     }
 
     /// The file's size in bytes, as far as known.
-    pub(crate) fn size(&self) -> u64 {
+    pub fn size(&self) -> u64 {
         self.size.load(Ordering::Acquire)
     }
 

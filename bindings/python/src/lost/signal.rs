@@ -1,0 +1,187 @@
+//! The handler of SIGBUS, and of the SIGSEGV that the manager itself may cause.
+//!
+//! It runs inside of an access to the bytes of a mapping. The code around that access holds no lock of the
+//! interpreter's runtime or of the allocator, and so the handler may call what that code could call.
+//!
+//! Signals of other addresses, and signals that were sent, go to the handler that was there before.
+
+use super::{ERROR, SHOW_BOUND, SHOWER, TELL_BOUND, TELLER, spans};
+use super::{LOOK_AT, SHOW, YES};
+use elbowroom_house::house;
+use pyo3::ffi;
+use std::cell::Cell;
+use std::ffi::{c_int, c_long, c_void};
+use std::io;
+use std::ptr::{null, null_mut};
+use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+
+/// The code of a SIGBUS by an access that cannot be served.
+const BUS_ADRERR: c_int = 2;
+/// The code of a SIGSEGV by an access for which the rights lack.
+const SEGV_ACCERR: c_int = 2;
+
+/// A signal that we handle, and what its handler was before.
+struct Front {
+    signal: c_int,
+    before: AtomicPtr<libc::sigaction>,
+    /// The thread that runs the handler of before.
+    passing: AtomicI32,
+}
+
+impl Front {
+    const fn of(signal: c_int) -> Self {
+        Self { signal, before: AtomicPtr::new(null_mut()), passing: AtomicI32::new(0) }
+    }
+}
+
+static FRONTS: [Front; 2] = [Front::of(libc::SIGBUS), Front::of(libc::SIGSEGV)];
+
+type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
+
+/// `PyGILState_Check`, which is not in the stable ABI.
+type Check = unsafe extern "C" fn() -> c_int;
+static CHECK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+
+/// Puts the handler in front of the one that is there, unless it is in front already. With a lock held, so
+/// that two threads do not do it at a time.
+///
+/// # Errors
+/// ENOSYS: the interpreter lacks a function. The kernel's.
+pub fn stand_in_front() -> io::Result<()> {
+    // SAFETY: the name ends.
+    let check = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyGILState_Check".as_ptr()) };
+    if check.is_null() {
+        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
+    }
+    CHECK.store(check, Ordering::Release);
+    for front in &FRONTS {
+        // SAFETY: the structs are written before they are read, and all zero is one of them.
+        unsafe {
+            let mut now: libc::sigaction = std::mem::zeroed();
+            if libc::sigaction(front.signal, null(), &raw mut now) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            if now.sa_sigaction == on_signal as Handler as usize {
+                continue;
+            }
+            // Never freed: another thread may be about to call it.
+            front.before.store(Box::leak(Box::new(now)), Ordering::Release);
+            let mut ours: libc::sigaction = std::mem::zeroed();
+            ours.sa_sigaction = on_signal as Handler as usize;
+            // Not deferred: a handler of before may send the signal again, to end the process.
+            ours.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK | libc::SA_NODEFER;
+            libc::sigemptyset(&raw mut ours.sa_mask);
+            if libc::sigaction(front.signal, &raw const ours, null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    // SAFETY: the kernel passes a `siginfo_t`, and the address of errno is the thread's.
+    let (code, address, errno) =
+        unsafe { ((*info).si_code, (*info).si_addr() as usize, *libc::__errno_location()) };
+    let served = match (signal, code) {
+        (libc::SIGBUS, BUS_ADRERR) => spans::cover(address) && serve(address),
+        (libc::SIGSEGV, SEGV_ACCERR) => spans::cover(address) && met_passage(address),
+        _ => false,
+    };
+    if !served {
+        // SAFETY: the arguments are the kernel's.
+        unsafe { pass_on(signal, code, info, context) };
+    }
+    // SAFETY: as above.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// Has the thread of the access get an exception, and its page show zeros for a moment. `false`: the page is
+/// none of ours, or cannot be shown.
+fn serve(address: usize) -> bool {
+    // SAFETY: functions without arguments.
+    let (thread, has_state) =
+        unsafe { (libc::pthread_self() as usize, ffi::PyGILState_GetThisThreadState()) };
+    if SHOWER.ask([LOOK_AT | address, thread], SHOW_BOUND) != Some(YES) {
+        return false;
+    }
+    if !has_state.is_null() && holds_the_interpreter() {
+        // SAFETY: the thread holds the interpreter's lock.
+        unsafe { set_exception(thread) };
+    } else {
+        // If the interpreter ends, no thread uses what it computes any more.
+        let _ = TELLER.ask([thread, usize::from(!has_state.is_null())], TELL_BOUND);
+    }
+    SHOWER.ask([SHOW | address, thread], SHOW_BOUND) == Some(YES)
+}
+
+fn holds_the_interpreter() -> bool {
+    let check = CHECK.load(Ordering::Acquire);
+    // SAFETY: it was found under the name of a function of this type, which any thread may call.
+    !check.is_null() && unsafe { std::mem::transmute::<*mut c_void, Check>(check)() == 1 }
+}
+
+/// Has a thread raise our exception at its next look.
+///
+/// # Safety
+/// The calling thread holds the interpreter's lock.
+pub unsafe fn set_exception(thread: usize) -> bool {
+    let error = ERROR.load(Ordering::Acquire);
+    // SAFETY: the caller's promise; the class is never freed.
+    !error.is_null() && unsafe { ffi::PyThreadState_SetAsyncExc(thread as c_long, error) == 1 }
+}
+
+/// Whether the access may have met a moment in which a page that becomes part of a window again has no
+/// rights: then it is to be made again. Another cause raises the signal again.
+fn met_passage(address: usize) -> bool {
+    thread_local! {
+        static SEEN: Cell<u64> = const { Cell::new(0) };
+    }
+    let Some(house) = house::started() else { return false };
+    let passages = house.manager.passages();
+    if passages == SEEN.get() || !house.manager.windows().covers(address, 1) {
+        return false;
+    }
+    if passages.is_multiple_of(2) {
+        SEEN.set(passages);
+    } else {
+        std::thread::yield_now();
+    }
+    true
+}
+
+/// Gives a signal to the handler that was there before.
+///
+/// # Safety
+/// The arguments are those of a handler.
+unsafe fn pass_on(signal: c_int, code: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+    let Some(front) = FRONTS.iter().find(|front| front.signal == signal) else { return };
+    // SAFETY: what was there before is never freed. The handlers are called as they were registered.
+    unsafe {
+        let this = libc::gettid();
+        let before = front.before.load(Ordering::Acquire).as_ref();
+        let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
+        // A handler of before that ends the process restores us, and sends the signal again.
+        let again = front.passing.load(Ordering::Acquire) == this;
+        if handler == libc::SIG_IGN && code <= 0 {
+            return;
+        }
+        if again || handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+            let mut default: libc::sigaction = std::mem::zeroed();
+            default.sa_sigaction = libc::SIG_DFL;
+            libc::sigaction(signal, &raw const default, null_mut());
+            if code <= 0 {
+                libc::raise(signal);
+            }
+            // Else the access is made again, and ends the process.
+            return;
+        }
+        front.passing.store(this, Ordering::Release);
+        if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) {
+            std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
+        } else {
+            std::mem::transmute::<usize, unsafe extern "C" fn(c_int)>(handler)(signal);
+        }
+        front.passing.store(0, Ordering::Release);
+    }
+}
