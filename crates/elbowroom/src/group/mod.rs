@@ -329,6 +329,16 @@ impl Groups {
         self.all().map(Group::charged_pages).fold(0, u64::wrapping_add).min(i64::MAX as u64)
     }
 
+    /// The least `max` of a group and of all groups above it, in pages, at most `all`; and whether each of
+    /// them uses less than three quarters of its `max`. A guess.
+    pub fn limit_of(&self, group: GroupId, all: u64) -> (u64, bool) {
+        let above = self.lineage(group.index()).map(|index| self.at(index));
+        above.fold((all, true), |(most, is_free), group| {
+            let max = group.limits.max();
+            (most.min(max), is_free && group.usage.pages() < max / 4 * 3)
+        })
+    }
+
     /// How many faults of all groups wait for I/O.
     pub fn waiting(&self) -> usize {
         self.all().map(Group::waiting).sum()
