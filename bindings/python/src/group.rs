@@ -42,6 +42,12 @@ impl Budget {
         self.id
     }
 
+    /// The most bytes of memory that it can have: the least limit of it and of the budgets that it is a part
+    /// of.
+    pub fn least_limit(&self) -> u64 {
+        self.line().map(|budget| budget.limit.load(Ordering::Relaxed)).min().unwrap_or(u64::MAX)
+    }
+
     fn line(&self) -> impl Iterator<Item = &Budget> {
         std::iter::successors(Some(self), |budget| budget.outer.as_deref())
     }
@@ -58,13 +64,20 @@ impl Budget {
     pub fn promise(&self, bytes: u64) -> PyResult<()> {
         self.promise_in_line(bytes)?;
         let Some(House { capacity, .. }) = house::started() else { return Ok(()) };
-        let room = capacity.memory.saturating_add(capacity.swap);
+        let room = capacity.room();
         let add = |promised: u64| promised.checked_add(bytes).filter(|all| *all <= room);
         let Err(promised) = PROMISED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) else {
             return Ok(());
         };
         self.line().for_each(|budget| budget.take_back(bytes));
         let (memory, swap, dir) = (capacity.memory, capacity.swap, capacity.swap_dir.display());
+        if capacity.is_shared {
+            return Err(PyMemoryError::new_err(format!(
+                "{bytes} bytes do not fit into the {swap} bytes of swap in {dir}, of which {promised} are \
+                 promised: other processes share the memory and may need all of it, so arrays without a file \
+                 must fit into swap; give more with elbowroom.configure(swap=..., shared=True)"
+            )));
+        }
         Err(PyMemoryError::new_err(format!(
             "{bytes} bytes do not fit into the {memory} bytes of memory and {swap} of swap in {dir} that all \
              arrays of the process have together, of which {promised} are in use: make room there, or name \
@@ -98,8 +111,10 @@ impl Budget {
         self.line().for_each(|budget| budget.take_back(bytes));
     }
 
-    fn limits(limit: u64, swap: u64) -> Limits {
-        Limits { max: limit, swap_max: swap, ..Limits::default() }
+    fn limits(limit: u64, swap: u64, house: &House) -> Limits {
+        // If other processes share the memory, they may have all of it, and all that was promised is in swap.
+        let more = if house.capacity.is_shared { limit } else { 0 };
+        Limits { max: limit, swap_max: swap.saturating_add(more), ..Limits::default() }
     }
 }
 
@@ -171,7 +186,7 @@ impl Group {
         };
         let outer = outer.map(|outer| outer.budget.clone());
         let parent = outer.as_ref().map_or(GroupId::ROOT, |outer| outer.id);
-        let limits = Budget::limits(limit, swap);
+        let limits = Budget::limits(limit, swap, house);
         let made = house.ask(py, move |house| {
             house.manager.groups().create(parent, &limits).map(|id| {
                 // Dropped, and so removed, if nobody takes the answer.
@@ -206,7 +221,7 @@ impl Group {
             )));
         }
         let house = house::house(py)?;
-        let (id, limits) = (budget.id, Budget::limits(limit, budget.swap));
+        let (id, limits) = (budget.id, Budget::limits(limit, budget.swap, house));
         budget.limit.store(limit, Ordering::Relaxed);
         let set = move |house: &'static House| {
             let deadline = Instant::now() + RECLAIM_BOUND;

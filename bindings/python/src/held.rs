@@ -10,7 +10,7 @@
 use crate::errors;
 use crate::group::Budget;
 use crate::house::{self, House};
-use elbowroom::{Errno, FileId, MapRequest, OpenError, Origin, Place, Prot, Sharing};
+use elbowroom::{Advice, Errno, FileId, MapRequest, OpenError, Origin, Place, Prot, Sharing};
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
 use std::collections::HashMap;
@@ -233,6 +233,37 @@ impl Held {
     /// Whether the manager serves it now. A mapping of a file can go to the kernel at any time.
     pub fn is_managed(&self) -> bool {
         house::started().is_some_and(|house| house.manager.windows().covers(self.start, self.len))
+    }
+
+    /// How many bytes of the mapping can be in memory at a time. `None`: all, or the kernel has it.
+    pub fn most_in_memory(&self) -> Option<u64> {
+        let limit = self.budget.as_ref().map(|budget| budget.least_limit())?;
+        (limit < self.len as u64 && self.is_managed()).then_some(limit)
+    }
+
+    /// Has parts of the mapping read from the disk, as far as there is room. Does not wait. `firsts`: where
+    /// they begin, in bytes from the mapping's first one; each has `len` bytes. Parts that are not in the
+    /// mapping are left out.
+    pub fn will_need(self: &Arc<Self>, firsts: Vec<usize>, len: usize) {
+        let Some(house) = house::started() else { return };
+        // Kept by the job: no other mapping is at these addresses meanwhile.
+        let held = self.clone();
+        let read = move |house: &'static House| {
+            let mut end = 0;
+            for first in firsts {
+                let last = first.saturating_add(len);
+                if last > held.len {
+                    continue;
+                }
+                // The page that a part shares with the one before is asked for once.
+                let (from, to) = (first / PAGE_SIZE * PAGE_SIZE, last.next_multiple_of(PAGE_SIZE));
+                let from = if from < end && end < to { end } else { from };
+                end = to;
+                // It is advice: a mapping that went to the kernel refuses it.
+                let _ = house.space.advise(held.start + from, to - from, Advice::WillNeed);
+            }
+        };
+        drop(house.post(read));
     }
 
     /// Writes what was stored to a range of it to the file, and waits until it is durable.

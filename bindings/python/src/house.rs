@@ -13,7 +13,8 @@
 
 use crate::errors::StartError;
 use crate::file_table;
-use elbowroom::{Config, DefaultSwap, Hooks, Host, Manager, Origin, Space};
+use crate::shared;
+use elbowroom::{Config, DefaultSwap, Hooks, Host, Manager, Member, Origin, Space};
 use elbowroom_machine::probe;
 use elbowroom_store::Room;
 use pyo3::PyResult;
@@ -25,7 +26,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::sync::{Condvar, Mutex, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread;
 use std::time::Duration;
 
@@ -59,6 +60,8 @@ pub struct Capacity {
     pub swap: u64,
     /// Where the swap file is.
     pub swap_dir: PathBuf,
+    /// Other processes share the memory, so any part of it may be theirs.
+    pub is_shared: bool,
 }
 
 /// What a user has chosen before the start; `None`: the default.
@@ -72,6 +75,8 @@ pub struct Settings {
     pub swap_dir: Option<PathBuf>,
     /// For tests: [`Config::inject`].
     pub inject: Option<String>,
+    /// The table of a budget that several processes share; its memory takes the place of `memory`.
+    pub table: Option<PathBuf>,
 }
 
 type Job = Box<dyn FnOnce(&'static House) + Send>;
@@ -110,11 +115,14 @@ pub fn house(_py: Python<'_>) -> PyResult<&'static House> {
         return Ok(house);
     }
     let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
+    // In this thread, whose name is the program's, as other processes see it.
+    let tree = settings.table.as_deref().map(shared::open).transpose().map_err(StartError::new_err)?;
+    let member = tree.map(shared::enter);
     // With the interpreter's lock held: see the module's text.
     let begun = begin(move || {
         file_table::make_empty()
             .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;
-        start(settings)
+        start(settings, member)
     });
     begun.map_err(StartError::new_err)
 }
@@ -147,9 +155,13 @@ pub fn forget() {
     HOUSE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-fn start(settings: Settings) -> Result<House, String> {
+fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, String> {
+    if let Some(member) = &member {
+        settings.memory = Some(member.tree().snapshot().limits.max);
+    }
     let capacity = Capacity::of(&settings)?;
     let config = Config {
+        member,
         swap: capacity.swap,
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
         inject: settings.inject,
@@ -173,7 +185,11 @@ fn start(settings: Settings) -> Result<House, String> {
 }
 
 impl Capacity {
-    fn of(settings: &Settings) -> Result<Self, String> {
+    /// What is there for these settings on this machine now.
+    ///
+    /// # Errors
+    /// There is less than the settings ask for.
+    pub fn of(settings: &Settings) -> Result<Self, String> {
         let memory = settings.memory.unwrap_or_else(|| {
             let total = probe::memory().total_bytes;
             let groups = probe::Groups::read();
@@ -204,7 +220,14 @@ impl Capacity {
             },
         };
         let page = elbowroom_machine::PAGE_SIZE as u64;
-        Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir })
+        let is_shared = settings.table.is_some();
+        Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir, is_shared })
+    }
+
+    /// How many bytes of anonymous memory can be promised. Memory that other processes may have at the moment
+    /// is no room: all that was promised must fit into swap then.
+    pub fn room(&self) -> u64 {
+        if self.is_shared { self.swap } else { self.memory.saturating_add(self.swap) }
     }
 }
 
