@@ -25,7 +25,8 @@ class Scale:
         self.large = (512 if short else 8192) * MIB
         self.medium = (256 if short else 2048) * MIB
         self.fitting = (16 if short else 64) * MIB
-        self.rows = 4_000 if short else 100_000
+        # Rows of a gather, those of a batch, and the seconds after which no batch begins.
+        self.rows, self.batch, self.most = (2_000, 100, 2) if short else (100_000, 1_000, 60)
         self.rounds = 1 if short else 3
         self.seconds = 0.02 if short else 1.0
         self._directory = directory

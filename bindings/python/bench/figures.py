@@ -1,23 +1,15 @@
 """The figures, each as a function that yields rows: {"figure", "case", "value", "unit", "goal", "good", ...}."""
 
+import json
 import os
 import pickle
 import statistics
+import subprocess
+import sys
 import time
 
 import numpy as np
-from ground import (
-    MIB,
-    fio_rate,
-    forget,
-    make_file,
-    memory_cgroup,
-    of_smaps,
-    peak_resident,
-    python,
-    readahead,
-    sum_of_file,
-)
+from ground import MIB, fio_rate, forget, make_file, memory_cgroup, python, readahead, sum_of_file
 
 import elbowroom as er
 from patterns import patterns
@@ -89,7 +81,7 @@ def fits(scale):
 GATHER = """
 import json, sys, time
 import numpy as np, elbowroom as er
-kind, path, budget, rows, batch = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
+kind, path, budget, rows, batch, most = sys.argv[1], sys.argv[2], *map(int, sys.argv[3:])
 a = np.memmap(path, "f8", "r") if kind == "numpy" else er.memmap(path, "f8", "r", memory=budget)
 a = a.reshape(-1, 512)
 index = np.random.default_rng(7).integers(0, len(a), rows)
@@ -97,7 +89,7 @@ total, done, began = 0.0, 0, time.perf_counter()
 for at in range(0, rows, batch):
     total += a[index[at : at + batch]].sum()
     done += batch
-    if time.perf_counter() - began > 60:
+    if time.perf_counter() - began > most:
         break
 seconds = time.perf_counter() - began
 index = index[:done].astype("u8") * 512
@@ -108,7 +100,7 @@ print(json.dumps({"rate": len(index) / seconds}))
 
 
 def gathers(scale):
-    """Rows of 4 KiB at random, in batches of 1,000, of a file 8 times the budget, beside a control group."""
+    """Rows of 4 KiB at random, in batches, of a file 8 times the budget, beside a control group."""
     size, budget = scale.medium, scale.medium // 8
     path = scale.path("medium")
     make_file(path, size)
@@ -121,7 +113,7 @@ def gathers(scale):
                 for kind, of in rates.items():
                     forget(path)
                     where = group if kind == "numpy" else None
-                    of.append(python(GATHER, kind, path, budget, scale.rows, 1000, cgroup=where)["rate"])
+                    of.append(python(GATHER, kind, path, budget, scale.rows, scale.batch, scale.most, cgroup=where)["rate"])
         name = f"readahead {kib or 8192} KiB" + ("" if group else ", numpy without a limit")
         for kind, of in rates.items():
             yield row("gather", f"{kind}, {name}", statistics.median(of), "rows/s", rows=scale.rows)
@@ -167,18 +159,11 @@ def workers(scale):
     size, budget = scale.medium, scale.medium // 8
     path = scale.path("medium")
     make_file(path, size)
-    text = "import runpy, sys; sys.argv = ['workers.py', *sys.argv[1:]]; runpy.run_path('workers.py', run_name='__main__')"
-    del text
-    import subprocess
-    import sys
-
     def run(method, kind):
         command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "workers.py")]
         done = subprocess.run([*command, path, str(budget), method, kind], capture_output=True, text=True, timeout=600)
         if done.returncode != 0:
             raise RuntimeError(done.stdout + done.stderr)
-        import json
-
         return json.loads(done.stdout.splitlines()[-1])
 
     methods = ["spawn", "fork"]
