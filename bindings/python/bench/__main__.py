@@ -1,7 +1,7 @@
 """Measures the package beside numpy.memmap and the disk: `python bindings/python/bench`.
 
-Needs 12 GiB of a disk, and for the control group and the readahead root; without root these rows are left out or
-say so. With --short all of it takes half a minute and 1 GiB, and the figures are no goals.
+Needs 12 GiB of a disk, and for the control group and the readahead root; without root these rows are left
+out or say so. With --short all of it takes half a minute and 1 GiB, and the figures are no goals.
 """
 
 import argparse
@@ -47,7 +47,9 @@ def shown(row):
 def main():
     parser = argparse.ArgumentParser(prog="bindings/python/bench", description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="small files and few rounds: does it work?")
-    parser.add_argument("--only", metavar="FIGURE", action="append", choices=FIGURES, help=", ".join(FIGURES))
+    parser.add_argument(
+        "--only", metavar="FIGURE", action="append", choices=FIGURES, help=", ".join(FIGURES)
+    )
     parser.add_argument("--dir", default="/var/tmp", help="a directory on a disk for files [%(default)s]")
     parser.add_argument("--json", metavar="FILE", help="write the rows there; -: to standard output, alone")
     args = parser.parse_args()

@@ -1,4 +1,4 @@
-"""The figures, each as a function that yields rows: {"figure", "case", "value", "unit", "goal", "good", ...}."""
+"""The figures, each as a function that yields rows: figure, case, value, unit, goal, good, and more."""
 
 import json
 import os
@@ -16,7 +16,15 @@ from patterns import patterns
 
 
 def row(figure, case, value, unit, goal=None, good=None, **more):
-    return {"figure": figure, "case": case, "value": value, "unit": unit, "goal": goal, "good": good, **more}
+    return {
+        "figure": figure,
+        "case": case,
+        "value": value,
+        "unit": unit,
+        "goal": goal,
+        "good": good,
+        **more,
+    }
 
 
 SUM = """
@@ -58,7 +66,10 @@ def fits(scale):
     size = scale.fitting
     path, shape = scale.path("fitting"), (size // 8 // 256, 256)
     make_file(path, size)
-    both = [np.memmap(path, "f8", "r", shape=shape), er.memmap(path, "f8", "r", shape=shape, memory=4 * size)]
+    both = [
+        np.memmap(path, "f8", "r", shape=shape),
+        er.memmap(path, "f8", "r", shape=shape, memory=4 * size),
+    ]
     for array in both * 2:
         assert array.sum() == sum_of_file(size)
     assert both[1].managed
@@ -113,7 +124,11 @@ def gathers(scale):
                 for kind, of in rates.items():
                     forget(path)
                     where = group if kind == "numpy" else None
-                    of.append(python(GATHER, kind, path, budget, scale.rows, scale.batch, scale.most, cgroup=where)["rate"])
+                    of.append(
+                        python(
+                            GATHER, kind, path, budget, scale.rows, scale.batch, scale.most, cgroup=where
+                        )["rate"]
+                    )
         name = f"readahead {kib or 8192} KiB" + ("" if group else ", numpy without a limit")
         for kind, of in rates.items():
             yield row("gather", f"{kind}, {name}", statistics.median(of), "rows/s", rows=scale.rows)
@@ -159,9 +174,12 @@ def workers(scale):
     size, budget = scale.medium, scale.medium // 8
     path = scale.path("medium")
     make_file(path, size)
+
     def run(method, kind):
         command = [sys.executable, os.path.join(os.path.dirname(os.path.abspath(__file__)), "workers.py")]
-        done = subprocess.run([*command, path, str(budget), method, kind], capture_output=True, text=True, timeout=600)
+        done = subprocess.run(
+            [*command, path, str(budget), method, kind], capture_output=True, text=True, timeout=600
+        )
         if done.returncode != 0:
             raise RuntimeError(done.stdout + done.stderr)
         return json.loads(done.stdout.splitlines()[-1])
@@ -182,7 +200,9 @@ def workers(scale):
         if before is None:
             import torch
 
-            before = 5 * python("import json, torch; from ground import of_smaps; print(json.dumps(of_smaps('Pss')))")
+            before = 5 * python(
+                "import json, torch; from ground import of_smaps; print(json.dumps(of_smaps('Pss')))"
+            )
         beyond = found["pss_bytes"] - before - budget
         # 32 MiB for each of the five processes, as for one.
         good = beyond <= 5 * 32 * MIB and found["managed"]
@@ -205,7 +225,15 @@ def unpickling(scale):
         assert again.nbytes == 100 * 10**9 and again[50 * 10**9] == 0
         del again
     median = statistics.median(times) * 1000
-    yield row("unpickling", "100 GB, median of 50", median, "ms", "at most 1 ms", median <= 1, least_ms=min(times) * 1000)
+    yield row(
+        "unpickling",
+        "100 GB, median of 50",
+        median,
+        "ms",
+        "at most 1 ms",
+        median <= 1,
+        least_ms=min(times) * 1000,
+    )
 
 
 FIGURES = {

@@ -49,7 +49,9 @@ def python(text, *args, cgroup=None):
     command = [sys.executable, "-c", text, *map(str, args)]
     if cgroup is not None:
         command = ["sh", "-c", 'echo $$ > "$0" && exec "$@"', str(cgroup / "cgroup.procs"), *command]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900, cwd=pathlib.Path(__file__).parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=900, cwd=pathlib.Path(__file__).parent
+    )
     if done.returncode != 0:
         raise RuntimeError(f"a measured program has failed ({done.returncode}): {done.stdout}{done.stderr}")
     return json.loads(done.stdout.strip().splitlines()[-1])
@@ -58,7 +60,10 @@ def python(text, *args, cgroup=None):
 @contextlib.contextmanager
 def memory_cgroup(limit):
     """A control group with so many bytes of memory, version 1 or 2; None: there can be none here."""
-    for root, name in [("/sys/fs/cgroup/memory", "memory.limit_in_bytes"), ("/sys/fs/cgroup", "memory.max")]:
+    for root, name in [
+        ("/sys/fs/cgroup/memory", "memory.limit_in_bytes"),
+        ("/sys/fs/cgroup", "memory.max"),
+    ]:
         group = pathlib.Path(root) / f"elbowroom-bench-{os.getpid()}"
         try:
             group.mkdir()
@@ -79,7 +84,9 @@ def readahead(path, kib):
     """Sets the readahead of the disk that has a file, in KiB; False: that is not possible here."""
     number = os.stat(path).st_dev
     device = pathlib.Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
-    setting = next((d / "queue/read_ahead_kb" for d in (device, device.parent) if (d / "queue").exists()), None)
+    setting = next(
+        (d / "queue/read_ahead_kb" for d in (device, device.parent) if (d / "queue").exists()), None
+    )
     if setting is None or not os.access(setting, os.W_OK):
         yield False
         return
@@ -95,7 +102,15 @@ def fio_rate(path, size):
     """The disk's sequential rate by fio, in bytes per second; None: there is no fio."""
     if shutil.which("fio") is None:
         return None
-    command = ["fio", "--name=read", f"--filename={path}", f"--size={size}", "--rw=read", "--bs=1M", "--direct=1"]
+    command = [
+        "fio",
+        "--name=read",
+        f"--filename={path}",
+        f"--size={size}",
+        "--rw=read",
+        "--bs=1M",
+        "--direct=1",
+    ]
     command += ["--ioengine=libaio", "--iodepth=16", "--readonly", "--output-format=json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, cwd="/tmp")
     if done.returncode != 0:

@@ -1,6 +1,6 @@
 """The picture of the README: what a program has in memory over time, with a budget and without.
 
-    python bindings/python/bench/picture.py docs/memory.svg [--size 1GiB] [--memory 256MiB]
+python bindings/python/bench/picture.py docs/memory.svg [--size 1GiB] [--memory 256MiB]
 """
 
 import argparse
@@ -83,7 +83,9 @@ def drawn(runs, budget, title):
     step = next(GIB >> shift for shift in (3, 2, 1, 0) if most / (GIB >> shift) < 6)
     for value in range(0, int(most) + 1, step):
         lines.append(f'<path class="grid" d="M{LEFT} {y(value):.1f}H{WIDTH - RIGHT}"/>')
-        lines.append(f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value / GIB:g} GiB</text>')
+        lines.append(
+            f'<text x="{LEFT - 8}" y="{y(value) + 4:.1f}" text-anchor="end">{value / GIB:g} GiB</text>'
+        )
     every = max(1, round(seconds / 8))
     for value in range(0, int(seconds) + 1, every):
         lines.append(f'<text x="{x(value):.1f}" y="{HEIGHT - 18}" text-anchor="middle">{value} s</text>')
@@ -109,7 +111,10 @@ def main():
     program = [sys.executable, "-c", PROGRAM, str(size)]
     managed = [find("elbowroom"), "run", "--quiet", "--memory", str(budget), "--", *program]
     runs = []
-    for name, kind, command in [("without", "without", program), (f"--memory {args.memory}", "with", managed)]:
+    for name, kind, command in [
+        ("without", "without", program),
+        (f"--memory {args.memory}", "with", managed),
+    ]:
         points = watched(command)
         most, took = max(has for _, has in points), points[-1][0]
         print(f"{name}: at most {most / GIB:.2f} GiB, {took:.1f} s")

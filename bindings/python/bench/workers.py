@@ -72,7 +72,9 @@ def main():
             array = er.memmap(path, dtype="f8", mode="r") if (method, kind) == ("spawn", "arrays") else None
             name = path if kind == "arrays" else None
             with multiprocessing.get_context(method).Pool(WORKERS) as pool:
-                parts = pool.starmap(part, [(array, name, size, nth) for nth in range(WORKERS)], chunksize=1)
+                parts = pool.starmap(
+                    part, [(array, name, size, nth) for nth in range(WORKERS)], chunksize=1
+                )
             total, managed = sum(value for value, _ in parts), all(ok for _, ok in parts)
     finally:
         stop.set()

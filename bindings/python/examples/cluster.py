@@ -37,14 +37,19 @@ def main():
         ]
         array = dask.array.concatenate(parts)
         dask.config.set({"distributed.admin.tick.limit": "1m"})
-        with LocalCluster(
-            n_workers=4, threads_per_worker=1, memory_limit=None, dashboard_address=None
-        ) as cluster, Client(cluster) as client:
+        with (
+            LocalCluster(
+                n_workers=4, threads_per_worker=1, memory_limit=None, dashboard_address=None
+            ) as cluster,
+            Client(cluster) as client,
+        ):
             mean, most = dask.compute(array.mean(), array.max(axis=1).sum())
             stats = client.run(lambda: er.stats())
         print(f"{height:,} x {width}, mean {mean:,.1f}, by {len(stats)} workers in {args.memory} together")
         assert mean == (height - 1) / 2 and most == height * (height - 1) / 2
-        assert len(stats) == 4 and all(one["budget_bytes"] == in_bytes(args.memory) for one in stats.values())
+        assert len(stats) == 4 and all(
+            one["budget_bytes"] == in_bytes(args.memory) for one in stats.values()
+        )
         assert sum(one["resident_bytes"] for one in stats.values()) < in_bytes(args.memory) + (16 << 20)
 
 

@@ -30,7 +30,9 @@ def main():
         ]
         found = pd.concat(parts).groupby(level=0).sum()
         found["mean"] = found["sum"] / found["count"]
-        print(f"{count:,} rows, {(shop.nbytes + price.nbytes) >> 20} MiB, in {args.memory}\n{found.head(3)}")
+        print(
+            f"{count:,} rows, {(shop.nbytes + price.nbytes) >> 20} MiB, in {args.memory}\n{found.head(3)}"
+        )
         assert found["count"].sum() == count and len(found) == SHOPS
         whole, rest = divmod(count, 7)
         assert found["sum"].sum() == whole * 28 + rest * (rest + 1) // 2

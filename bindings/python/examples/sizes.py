@@ -10,7 +10,9 @@ def arguments(what, memory="1GiB", times=10):
     """The arguments of an example: `memory`, the budget, and how many times as large the data is."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--memory", default=memory, help="what the arrays may have in memory [%(default)s]")
-    parser.add_argument("--times", type=int, default=times, help="the data is so many times larger [%(default)s]")
+    parser.add_argument(
+        "--times", type=int, default=times, help="the data is so many times larger [%(default)s]"
+    )
     parser.add_argument("--dir", default="/var/tmp", help="a directory on a disk [%(default)s]")
     return parser.parse_args()
 

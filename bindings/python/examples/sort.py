@@ -47,7 +47,9 @@ def main():
             total = values.sum()
             ordered = sort(values, memory // 32)
         assert ordered.sum() == total
-        assert all((np.diff(ordered[at : at + (1 << 20) + 1]) >= 0).all() for at in range(0, count, 1 << 20))
+        assert all(
+            (np.diff(ordered[at : at + (1 << 20) + 1]) >= 0).all() for at in range(0, count, 1 << 20)
+        )
         print(f"{count:,} numbers, {ordered.nbytes >> 20} MiB, sorted in {args.memory}")
         # The budget, and a few parts.
         assert peak() - before < (memory >> 20) * 2 + 64, (before, peak())

@@ -180,7 +180,8 @@ fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, S
     // Compressed pages are charged to the root, not to the budget that they belong to. Without a pool for
     // them no budget has more in memory than its limit.
     config.ablation.tuning.pool_percent = 0;
-    // Free frames are no budget's, but the process has them: 4 MiB are enough for threads that touch new memory.
+    // Free frames are no budget's, but the process has them: 4 MiB are enough for threads that touch new
+    // memory.
     config.ablation.tuning.grow_ahead_frames = 1024;
     let (manager, space) = Manager::start(config).map_err(|error| error.to_string())?;
     Ok(House::new(Box::leak(Box::new(manager)), space, capacity))

@@ -1,4 +1,4 @@
-"""The examples of docs/python.md, and the measuring programs, in a short form. Each checks its own results."""
+"""The examples of docs/python.md, and the measuring programs, in a short form. Each checks its results."""
 
 import importlib.util
 import json
@@ -26,7 +26,7 @@ NEEDS = {"groupby": "pandas", "cluster": "distributed", "train": "torch"}
 
 
 def run(python, *words, timeout=120):
-    """Runs a program of ours with the package that is tested, also in an interpreter that has not installed it."""
+    """Runs a program with the package that is tested, also in an interpreter that has not installed it."""
     environment = dict(os.environ)
     if python != sys.executable:
         environment["PYTHONPATH"] = environment["ELBOWROOM_PACKAGES"]

@@ -1,4 +1,4 @@
-"""Rows by an index of numbers, of an array that is larger than its budget: read ahead, and NumPy's results."""
+"""Rows by an index of numbers, of an array larger than its budget: read ahead, with NumPy's results."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ ROWS, WIDTH = 4096, 300
 
 @pytest.fixture(scope="module")
 def both(tmp_path_factory):
-    """An array of ROWS x WIDTH of 4 bytes in a budget of a third of that, and NumPy's array of the same file."""
+    """ROWS x WIDTH of 4 bytes in a budget of a third of that, and NumPy's array of the same file."""
     path = tmp_path_factory.mktemp("gather") / "rows.bin"
     np.arange(ROWS * WIDTH, dtype="u4").tofile(path)
     ours = er.memmap(path, "u4", "r", shape=(ROWS, WIDTH), memory="1536KiB")
@@ -32,7 +32,9 @@ def test_rows_are_numpys(both, data):
     shape = data.draw(st.sampled_from([(40,), (900,), (7, 11), (3, 4, 5), (1, 64), (0, 64)]))
     rng = np.random.default_rng(data.draw(st.integers(0, 1000)))
     index = rng.integers(least, most, shape, endpoint=True).astype(kind)
-    step = data.draw(st.sampled_from([slice(None), slice(100, 3900, 3), slice(None, None, -1), slice(5, None)]))
+    step = data.draw(
+        st.sampled_from([slice(None), slice(100, 3900, 3), slice(None, None, -1), slice(5, None)])
+    )
     if step != slice(None):
         index = index % 1000 if kind != "u1" else index
     width = data.draw(st.sampled_from([slice(None), slice(0, 7), slice(10, None), slice(None, None, 2)]))

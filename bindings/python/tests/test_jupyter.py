@@ -50,7 +50,9 @@ def value_of(client, text, meanwhile=None, bound=60):
 
 
 def test_a_kernel_computes_in_its_budget_and_is_interrupted_and_ends(jupyter):
-    jupyter("install", "--memory", "64M", "--name", "Small", "--python", sys.executable, "--", "--swap", "512M")
+    jupyter(
+        "install", "--memory", "64M", "--name", "Small", "--python", sys.executable, "--", "--swap", "512M"
+    )
     assert "small" in kernelspec.KernelSpecManager().find_kernel_specs()
     assert "64 MiB" in jupyter("list")
     kernel = manager.KernelManager(kernel_name="small")
@@ -64,7 +66,9 @@ def test_a_kernel_computes_in_its_budget_and_is_interrupted_and_ends(jupyter):
         assert failed is None and int(said) == kernel.provisioner.pid
         most = "print(next(int(l.split()[1]) >> 10 for l in open('/proc/self/status') if l.startswith('VmHWM')))"
         before = int(value_of(client, most)[0])
-        said, failed = value_of(client, "a = np.zeros(200 << 20, 'u1'); a[:] = 3; print(int(a.sum(dtype='u8')))")
+        said, failed = value_of(
+            client, "a = np.zeros(200 << 20, 'u1'); a[:] = 3; print(int(a.sum(dtype='u8')))"
+        )
         assert (failed, said) == (None, f"{600 << 20}\n")
         assert int(value_of(client, most)[0]) < before + 64 + 40
         text = "import time\nfor _ in range(600): time.sleep(0.1)"

@@ -35,7 +35,6 @@ if __name__ == "__main__":
 """
 
 
-
 @pytest.fixture
 def started(tmp_path):
     """Starts the program; returns what it has printed, and the most that a reader of the table has seen."""

@@ -1,9 +1,9 @@
 //! `elbowroom jupyter`: gives notebooks a kernel whose memory has a budget.
 //!
 //! Jupyter finds kernels by files, `kernels/NAME/kernel.json` in its data directories. Each file says how the
-//! kernel is started. `install` writes one, in the user's own data directory, that starts the interpreter under
-//! `elbowroom run`. That command executes the interpreter in its own place, so Jupyter's signals (interrupt,
-//! shutdown) reach the kernel. Nothing of Jupyter is needed to write the file.
+//! kernel is started. `install` writes one, in the user's own data directory, that starts the interpreter
+//! under `elbowroom run`. That command executes the interpreter in its own place, so Jupyter's signals
+//! (interrupt, shutdown) reach the kernel. Nothing of Jupyter is needed to write the file.
 //!
 //! The files that `install` has written have a key `elbowroom` in their metadata. `list` and `remove` concern
 //! only those.
@@ -36,8 +36,8 @@ print(sys.executable, u.find_spec('ipykernel') is not None, p.python_version(), 
 /// Give notebooks a Python kernel whose memory has a budget
 ///
 /// The kernel is started under `elbowroom run --memory`: its arrays and mapped files have no more memory than
-/// the budget, and a notebook that allocates more is paged instead of killed. It is seen in all notebooks of this
-/// user, whatever environment Jupyter itself is installed in.
+/// the budget, and a notebook that allocates more is paged instead of killed. It is seen in all notebooks of
+/// this user, whatever environment Jupyter itself is installed in.
 #[derive(Args)]
 #[command(after_help = MORE)]
 pub struct JupyterArgs {
@@ -224,7 +224,11 @@ fn install(
         "interrupt_mode": "signal",
         "metadata": {
             "debugger": true,
-            "elbowroom": { "memory_bytes": memory, "python": python.path, "version": env!("CARGO_PKG_VERSION") },
+            "elbowroom": {
+                "memory_bytes": memory,
+                "python": python.path,
+                "version": env!("CARGO_PKG_VERSION"),
+            },
         },
     });
     let directory = kernels.join(&name);
@@ -250,7 +254,10 @@ fn lacks(python: &Python) -> Vec<String> {
     let mut lacks = Vec::new();
     if !python.has_ipykernel {
         let path = &python.path;
-        lacks.push(format!("{path} has no ipykernel, without which the kernel does not start: {path} -m pip install ipykernel"));
+        lacks.push(format!(
+            "{path} has no ipykernel, without which the kernel does not start: {path} -m pip install \
+             ipykernel"
+        ));
     }
     let has_jupyter = ["jupyter", "jupyter-lab", "code"]
         .iter()

@@ -203,8 +203,8 @@ _LARGEST_ROW = 256 << 10
 def _gather(array, index):
     """array[index], for an index of whole numbers into an array that is larger than its budget.
 
-    NumPy touches one row after the other, and each would wait for the disk alone. So what the next rows need is
-    read meanwhile. None: it is not such an array or index, and NumPy has to do it.
+    NumPy touches one row after the other, and each would wait for the disk alone. So what the next rows need
+    is read meanwhile. None: it is not such an array or index, and NumPy has to do it.
     """
     mapping = array._mmap
     if index.dtype.kind not in "iu" or array.ndim == 0 or mapping is None:
@@ -223,7 +223,9 @@ def _gather(array, index):
     # What is out of bounds is NumPy's to refuse.
     if part is None or not 0 < row <= _LARGEST_ROW or rows.size < _FEW_ROWS:
         return None
-    if index.dtype.kind == "u" and index.max() >= len(array) or rows.min() < -len(array) or rows.max() >= len(array):
+    if index.dtype.kind == "u" and index.max() >= len(array):
+        return None
+    if rows.min() < -len(array) or rows.max() >= len(array):
         return None
     rows = np.where(rows < 0, rows + len(array), rows)
     first = array.__array_interface__["data"][0] - mapping.address

@@ -182,7 +182,8 @@ def configure(*, memory=None, swap=None, swap_dir=None, shared=False, _inject=No
         if _join_shared():
             return
         if _elbowroom.stats() is not None:
-            raise RuntimeError("the manager runs already: call elbowroom.configure before the first array is made")
+            text = "the manager runs already: call elbowroom.configure before the first array is made"
+            raise RuntimeError(text)
         swap = None if swap is None else _elbowroom.parse_size(swap)
         table = os.fspath(_elbowroom.make_table(memory, swap, swap_dir))
         atexit.register(_remove_table, table, os.getpid())
