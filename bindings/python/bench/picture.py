@@ -72,7 +72,8 @@ def drawn(runs, budget, title):
     x = lambda value: LEFT + value / seconds * (WIDTH - LEFT - RIGHT)
     y = lambda value: HEIGHT - BOTTOM - value / most * (HEIGHT - TOP - BOTTOM)
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{title}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img" '
+        f'aria-label="{title}">',
         "<style>text{font:13px sans-serif;fill:#444}.grid{stroke:#8884;fill:none}.budget{stroke:#888;"
         "stroke-dasharray:5 4}.with,.without{fill:none;stroke-width:2.5}.with{stroke:#087f5b}.without{stroke:"
         "#d9480f}text.with{fill:#087f5b;stroke:none}text.without{fill:#d9480f;stroke:none}"

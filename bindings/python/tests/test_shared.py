@@ -68,7 +68,7 @@ def children(pid):
 
 
 def managed_bytes(pid):
-    """What a process has in the arena and in windows, which are private anonymous memory of large mappings."""
+    """What a process has in the arena and in windows: private anonymous memory of large mappings."""
     total = 0
     try:
         with open(f"/proc/{pid}/smaps") as lines:
@@ -143,7 +143,8 @@ def test_a_process_can_have_a_budget_of_its_own(run_python, path):
     text = f"""
     import elbowroom as er, os, subprocess, sys
     er.configure(memory="32MiB", swap=0, shared=True)
-    own = "import elbowroom as er; er.configure(memory='20MiB', swap=0); er.zeros(9); print(er.stats()['budget_bytes'])"
+    own = "import elbowroom as er; er.configure(memory='20MiB', swap=0); er.zeros(9)"
+    own += "; print(er.stats()['budget_bytes'])"
     print(subprocess.run([sys.executable, "-c", own], capture_output=True, text=True).stdout)
     """
     assert run_python(text).stdout.strip() == str(20 * MIB)
@@ -152,7 +153,8 @@ def test_a_process_can_have_a_budget_of_its_own(run_python, path):
 def test_without_the_process_that_made_it_a_budget_cannot_be_shared(run_python):
     text = """
     import elbowroom as er, json, os
-    os.environ["ELBOWROOM_SHARED"] = json.dumps({"maker": 1, "table": "/no/such", "swap": 0, "swap_dir": None})
+    words = {"maker": 1, "table": "/no/such", "swap": 0, "swap_dir": None}
+    os.environ["ELBOWROOM_SHARED"] = json.dumps(words)
     er.configure(shared=True)
     try:
         er.zeros(5)
