@@ -192,17 +192,11 @@ def workers(scale):
     except ImportError:
         yield row("workers", "dataloader: there is no torch", None, "")
     # What five interpreters have without any array.
-    bare = {method: run(method, "none")["pss_bytes"] for method in ("spawn", "fork")}
+    bare = {method: run(method, "none")["pss_bytes"] for method in methods}
     for method in methods:
         forget(path)
         found = run(method, "arrays")
-        before = bare.get(method)
-        if before is None:
-            import torch
-
-            before = 5 * python(
-                "import json, torch; from ground import of_smaps; print(json.dumps(of_smaps('Pss')))"
-            )
+        before = bare[method]
         beyond = found["pss_bytes"] - before - budget
         # 32 MiB for each of the five processes, as for one.
         good = beyond <= 5 * 32 * MIB and found["managed"]

@@ -36,24 +36,32 @@ def watch(processes, stop, peaks):
         stop.wait(0.02)
 
 
-def loaded(path, array):
-    """The same by a DataLoader of torch, which gives each worker batches of rows."""
+class Rows:
+    """What a DataLoader reads: sums of a MiB each; without an array, nothing that takes memory."""
+
+    def __init__(self, array):
+        self.array = array
+
+    def __len__(self):
+        return 64 if self.array is None else len(self.array) // 131072
+
+    def __getitem__(self, nth):
+        if self.array is None:
+            time.sleep(0.02)
+            return 0.0
+        return float(self.array[nth * 131072 : (nth + 1) * 131072].sum())
+
+
+def loaded(array):
+    """The sum by a DataLoader of torch, whose workers get the array by reference."""
     import torch
 
-    class Rows(torch.utils.data.Dataset):
-        def __init__(self):
-            self.array = array
-
-        def __len__(self):
-            return len(self.array) // 131072
-
-        def __getitem__(self, nth):
-            return float(self.array[nth * 131072 : (nth + 1) * 131072].sum())
-
+    rows = Rows(array)
     loader = torch.utils.data.DataLoader(
-        Rows(), num_workers=WORKERS, batch_size=8, multiprocessing_context="spawn"
+        rows, num_workers=WORKERS, batch_size=8, multiprocessing_context="spawn"
     )
-    return sum(float(batch.sum()) for batch in loader)
+    # As float64: a batch of float32 would round.
+    return sum(float(value) for batch in loader for value in batch.double())
 
 
 def main():
@@ -65,7 +73,7 @@ def main():
     managed = True
     try:
         if method == "dataloader":
-            total = loaded(path, er.memmap(path, dtype="f8", mode="r"))
+            total = loaded(er.memmap(path, dtype="f8", mode="r") if kind == "arrays" else None)
         else:
             # A spawned worker gets the array by reference. A forked one maps the file itself: files of its
             # parent's arrays would be the kernel's from then on.
