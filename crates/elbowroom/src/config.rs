@@ -247,8 +247,8 @@ pub const AHEAD_SHARE: usize = 4;
 /// The same, whatever is in use, while fewer than so many are free: 512 KiB.
 pub const LEAST_AHEAD_FRAMES: usize = 128;
 
-/// The arena of a process of a run grows ahead of need by one part in so many of what all may take together, at
-/// most.
+/// The arena of a process of a run grows ahead of need by one part in so many of what all may take together,
+/// at most.
 pub const GROW_AHEAD_SHARE: usize = 16;
 
 /// In a group that was refused memory at its `max`, twice as much is freed ahead as its threads allocated

@@ -21,7 +21,7 @@ use crate::ablation::Tuning;
 use crate::config::{
     CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
 };
-use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit, Payer};
+use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit, Payer, limit_of};
 use crate::object::ObjectTable;
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
@@ -455,7 +455,7 @@ impl<P: Platform> Core<P> {
     pub(crate) fn read_cap(&self, group: GroupId) -> u64 {
         let waiting = self.groups.waiting() as u64 + 1;
         let frames = self.mmu.populated_frames().max(self.tuning().early_read_frames).min(self.mmu.frames());
-        let (frames, _) = self.groups.limit_of(group, frames as u64);
+        let (frames, _) = limit_of(&self.groups, group, frames as u64);
         let cap = (frames / (self.tuning().waiting_share * waiting)).max(1);
         1 << cap.ilog2()
     }
@@ -470,7 +470,7 @@ impl<P: Platform> Core<P> {
     pub(crate) fn read_room(&self, group: GroupId, file_pages: u64) -> ReadRoom {
         let frames = self.mmu.frames() as u64;
         // A group that is full reclaims its own pages, however much memory the others leave.
-        let (most, group_is_free) = self.groups.limit_of(group, frames);
+        let (most, group_is_free) = limit_of(&self.groups, group, frames);
         let is_free = match &self.config.member {
             Some(member) => (member.room() + self.mmu.frames_at_hand()) as u64 > frames / 4,
             None => self.groups.charged_pages() < frames / 4 * 3,

@@ -3,7 +3,7 @@
 
 use super::Faults;
 use super::Handler;
-use crate::group::GroupId;
+use crate::group::{GroupId, limit_of};
 use crate::object::FileObject;
 use crate::platform::Platform;
 use elbowroom_machine::Mmu;
@@ -48,7 +48,7 @@ impl<P: Platform> Faults<P> {
     /// that were not touched for some time, but at most half of the arena, and of what the group may have.
     pub(crate) fn room_for_advice(&self, group: GroupId) -> u64 {
         let free = self.mmu.frames().saturating_sub(self.mmu.populated_frames()) + self.mmu.frames_at_hand();
-        let (most, _) = self.groups.limit_of(group, self.mmu.frames() as u64);
+        let (most, _) = limit_of(&self.groups, group, self.mmu.frames() as u64);
         ((free + self.idle_pages()) as u64).min(most / 2)
     }
 }

@@ -289,6 +289,16 @@ impl Deref for Groups {
     }
 }
 
+/// The least `max` of a group and of all groups above it, in pages, at most `all`; and whether each of them uses
+/// less than three quarters of its `max`. A guess.
+pub fn limit_of(groups: &Groups, group: GroupId, all: u64) -> (u64, bool) {
+    let above = groups.lineage(group.index()).map(|index| groups.at(index));
+    above.fold((all, true), |(most, is_free), group| {
+        let max = group.limits.max();
+        (most.min(max), is_free && group.usage.pages() < max / 4 * 3)
+    })
+}
+
 impl Groups {
     /// The root group, and so many other children of it, for tests. `all`: how many pages of all groups
     /// together may be dirty.
@@ -327,16 +337,6 @@ impl Groups {
         // Each group's count is exact only while no thread allocates: the sum may be below 0, and so wrap,
         // for a moment.
         self.all().map(Group::charged_pages).fold(0, u64::wrapping_add).min(i64::MAX as u64)
-    }
-
-    /// The least `max` of a group and of all groups above it, in pages, at most `all`; and whether each of
-    /// them uses less than three quarters of its `max`. A guess.
-    pub fn limit_of(&self, group: GroupId, all: u64) -> (u64, bool) {
-        let above = self.lineage(group.index()).map(|index| self.at(index));
-        above.fold((all, true), |(most, is_free), group| {
-            let max = group.limits.max();
-            (most.min(max), is_free && group.usage.pages() < max / 4 * 3)
-        })
     }
 
     /// How many faults of all groups wait for I/O.

@@ -250,8 +250,8 @@ fn a_group_has_at_most_its_max_and_keeps_its_bytes() {
     assert!(units(stats(&manager, group).usage_bytes) <= 30.0);
 }
 
-/// A group that is full does not read around random faults, however much memory the other groups leave: what is
-/// read beside the page takes the place of pages of its own.
+/// A group that is full does not read around random faults, however much memory the other groups leave: what
+/// is read beside the page takes the place of pages of its own.
 #[test]
 fn a_full_group_reads_single_pages_though_memory_is_free() {
     let manager = manager(512, 0);
