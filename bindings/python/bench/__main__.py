@@ -22,7 +22,7 @@ class Scale:
     """How large and how long everything is. Sizes are in bytes."""
 
     def __init__(self, short, directory):
-        self.large = (512 if short else 8192) * MIB
+        self.large = (256 if short else 8192) * MIB
         self.medium = (256 if short else 2048) * MIB
         self.fitting = (16 if short else 64) * MIB
         # Rows of a gather, those of a batch, and the seconds after which no batch begins.

@@ -1,6 +1,6 @@
 """The picture of the README: what a program has in memory over time, with a budget and without.
 
-python bindings/python/bench/picture.py docs/memory.svg [--size 1GiB] [--memory 256MiB]
+python bindings/python/bench/picture.py docs/memory.svg [--size 512MiB] [--memory 128MiB]
 """
 
 import argparse
@@ -105,8 +105,8 @@ def drawn(runs, budget, title):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("file", help="where the picture is written")
-    parser.add_argument("--size", default="1GiB", help="of the array [%(default)s]")
-    parser.add_argument("--memory", default="256MiB", help="the budget [%(default)s]")
+    parser.add_argument("--size", default="512MiB", help="of the array [%(default)s]")
+    parser.add_argument("--memory", default="128MiB", help="the budget [%(default)s]")
     args = parser.parse_args()
     size, budget = _elbowroom.parse_size(args.size), _elbowroom.parse_size(args.memory)
     program = [sys.executable, "-c", PROGRAM, str(size)]
