@@ -289,8 +289,8 @@ impl Deref for Groups {
     }
 }
 
-/// The least `max` of a group and of all groups above it, in pages, at most `all`; and whether each of them uses
-/// less than three quarters of its `max`. A guess.
+/// The least `max` of a group and of all groups above it, in pages, at most `all`; and whether each of them
+/// uses less than three quarters of its `max`. A guess.
 pub fn limit_of(groups: &Groups, group: GroupId, all: u64) -> (u64, bool) {
     let above = groups.lineage(group.index()).map(|index| groups.at(index));
     above.fold((all, true), |(most, is_free), group| {
