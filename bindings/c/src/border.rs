@@ -10,6 +10,7 @@ use std::sync::mpsc::Receiver;
 
 /// What errors call things.
 pub const WORDS: Words = Words {
+    shared_swap: "",
     fork: "execute a program in the child, or make the memory there",
     trust: "open it with ER_TRUST to have it managed all the same, or map it with ER_OR_KERNEL",
     swap_dir: "name another directory in er_config.swap_dir",

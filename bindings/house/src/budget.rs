@@ -43,7 +43,7 @@ impl Budget {
         check(&limits).map_err(|failure| caller.error(failure))?;
         let parent = outer.as_ref().map_or(GroupId::ROOT, |outer| outer.id);
         let made = house.ask(caller, move |house| {
-            house.manager.groups().create(parent, &limits).map(|id| {
+            house.manager.groups().create(parent, &of_manager(&limits, house)).map(|id| {
                 // Dropped, and so removed, if nobody takes the answer.
                 Arc::new(Budget { id, limits: limits.into(), promised: 0.into(), outer })
             })
@@ -70,6 +70,12 @@ impl Budget {
     /// What the mappings of the budget may have.
     pub fn limits(&self) -> Limits {
         *self.limits.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The most bytes of memory that it can have: the least limit of it and of the budgets that it is a part
+    /// of.
+    pub fn least_limit(&self) -> u64 {
+        self.line().map(|budget| budget.limits().max).min().unwrap_or(u64::MAX)
     }
 
     /// Bytes of anonymous memory that were promised.
@@ -105,7 +111,7 @@ impl Budget {
         let set = move |house: &'static House| {
             let deadline = Instant::now() + RECLAIM_BOUND;
             loop {
-                match house.manager.groups().set_limits(id, &limits) {
+                match house.manager.groups().set_limits(id, &of_manager(&limits, house)) {
                     Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(RECLAIM_PAUSE),
                     set => return set,
                 }
@@ -164,6 +170,13 @@ impl Budget {
     }
 }
 
+/// The limits as the manager has them. If other processes share the memory, they may have all of it, and all
+/// that was promised is in swap.
+fn of_manager(limits: &Limits, house: &House) -> Limits {
+    let more = if house.capacity.is_shared { limits.max } else { 0 };
+    Limits { swap_max: limits.swap_max.saturating_add(more), ..*limits }
+}
+
 fn room(limits: &Limits) -> u64 {
     limits.max.saturating_add(limits.swap_max)
 }
@@ -203,7 +216,7 @@ impl Promise {
             PROMISED.fetch_add(bytes, Ordering::Relaxed);
             return Ok(promise());
         };
-        let room = capacity.memory.saturating_add(capacity.swap);
+        let room = capacity.room();
         let add = |promised: u64| promised.checked_add(bytes).filter(|all| *all <= room);
         let Err(promised) = PROMISED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) else {
             return Ok(promise());
@@ -212,6 +225,17 @@ impl Promise {
             budget.line().for_each(|budget| budget.take_back(bytes));
         }
         let (memory, swap, dir) = (capacity.memory, capacity.swap, capacity.swap_dir.display());
+        if capacity.is_shared {
+            return Err(Failure::new(
+                Kind::Memory,
+                format!(
+                    "{bytes} bytes do not fit into the {swap} bytes of swap in {dir}, of which {promised} are \
+                     promised: other processes share the memory and may need all of it, so memory without a \
+                     file must fit into swap; {}",
+                    house::words().shared_swap
+                ),
+            ));
+        }
         Err(Failure::new(
             Kind::Memory,
             format!(

@@ -30,6 +30,8 @@ pub struct Words {
     pub trust: &'static str,
     /// How another directory for the swap file is named.
     pub swap_dir: &'static str,
+    /// How processes that share their memory get more swap.
+    pub shared_swap: &'static str,
     /// How a budget gets more swap.
     pub swap: &'static str,
 }

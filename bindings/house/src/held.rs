@@ -205,6 +205,37 @@ impl Held {
         left.collect()
     }
 
+    /// How many bytes of the mapping can be in memory at a time. `None`: all, or the kernel has it.
+    pub fn most_in_memory(&self) -> Option<u64> {
+        let limit = self._budget.as_ref().map(|budget| budget.least_limit())?;
+        (limit < self.len as u64 && self.is_managed()).then_some(limit)
+    }
+
+    /// Has parts of the mapping read from the disk, as far as there is room. Does not wait. `firsts`: where
+    /// they begin, in bytes from the mapping's first one; each has `len` bytes. Parts that are not in the
+    /// mapping are left out. `kept`: what keeps the mapping, so that no other is at these addresses meanwhile.
+    pub fn will_need<K: Send + 'static>(&self, firsts: Vec<usize>, len: usize, kept: K) {
+        let Some(house) = house::started() else { return };
+        let (start, all) = (self.start, self.len);
+        let read = move |house: &'static House| {
+            let mut end = 0;
+            for first in firsts {
+                let last = first.saturating_add(len);
+                if last > all {
+                    continue;
+                }
+                // The page that a part shares with the one before is asked for once.
+                let (from, to) = (first / PAGE_SIZE * PAGE_SIZE, last.next_multiple_of(PAGE_SIZE));
+                let from = if from < end && end < to { end } else { from };
+                end = to;
+                // It is advice: a mapping that went to the kernel refuses it.
+                let _ = house.space.advise(start + from, to - from, Advice::WillNeed);
+            }
+            drop(kept);
+        };
+        drop(house.post(read));
+    }
+
     /// The file that it is of; `None`: it is memory.
     pub fn file(&self) -> Option<FileId> {
         self._file.as_ref().map(Mapped::id)

@@ -14,7 +14,8 @@
 use crate::caller::{Caller, Words};
 use crate::failure::{Failure, Kind};
 use crate::file_table;
-use elbowroom::{Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Origin, Report, Side, Space};
+use crate::shared;
+use elbowroom::{Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Member, Origin, Report, Side, Space};
 use elbowroom_machine::probe;
 use elbowroom_store::Room;
 use std::cell::Cell;
@@ -69,6 +70,8 @@ pub struct Capacity {
     pub swap: u64,
     /// Where the swap file is.
     pub swap_dir: PathBuf,
+    /// Other processes share the memory, so any part of it may be theirs.
+    pub is_shared: bool,
 }
 
 /// What a user has chosen before the start; `None`: the default.
@@ -84,6 +87,9 @@ pub struct Settings {
     pub swap_encrypt: bool,
     /// For tests: [`Config::inject`].
     pub inject: Option<String>,
+    /// The table of a budget that several processes share ([`crate::shared`]); its memory takes the place of
+    /// `memory`.
+    pub table: Option<PathBuf>,
     /// [`Hooks::report`]; `None`: a line on the program's standard error.
     pub report: Option<Report>,
     /// [`Hooks::on_high_stuck`].
@@ -128,7 +134,8 @@ pub fn speak(words: &'static Words) {
 
 /// The words of the language.
 pub fn words() -> &'static Words {
-    const NONE: Words = Words { fork: "execute a program", trust: "", swap_dir: "", swap: "" };
+    const NONE: Words =
+        Words { fork: "execute a program", trust: "", swap_dir: "", shared_swap: "", swap: "" };
     WORDS.get().copied().unwrap_or(&NONE)
 }
 
@@ -177,10 +184,12 @@ pub fn start_with(settings: Settings) -> Result<&'static House, Failure> {
 }
 
 fn begin_with(settings: Settings) -> Result<&'static House, String> {
+    // In this thread, whose name is the program's, as other processes see it.
+    let member = settings.table.as_deref().map(shared::open).transpose()?.map(shared::enter);
     begin(move || {
         file_table::make_empty()
             .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;
-        start(settings)
+        start(settings, member)
     })
 }
 
@@ -231,9 +240,13 @@ pub fn forget() {
     HOUSE.store(std::ptr::null_mut(), Ordering::Release);
 }
 
-fn start(settings: Settings) -> Result<House, String> {
+fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, String> {
+    if let Some(member) = &member {
+        settings.memory = Some(member.tree().snapshot().limits.max);
+    }
     let capacity = Capacity::of(&settings)?;
     let config = Config {
+        member,
         swap: capacity.swap,
         swap_encrypt: settings.swap_encrypt,
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
@@ -254,6 +267,9 @@ fn start(settings: Settings) -> Result<House, String> {
     // Compressed pages are charged to the root, not to the budget that they belong to. Without a pool for
     // them no budget has more in memory than its limit.
     config.ablation.tuning.pool_percent = 0;
+    // Free frames are no budget's, but the process has them: 4 MiB are enough for threads that touch new
+    // memory.
+    config.ablation.tuning.grow_ahead_frames = 1024;
     let (manager, space) = Manager::start(config).map_err(|error| error.to_string())?;
     Ok(House::new(manager, space, capacity))
 }
@@ -269,7 +285,11 @@ pub fn default_memory() -> u64 {
 }
 
 impl Capacity {
-    fn of(settings: &Settings) -> Result<Self, String> {
+    /// What is there for these settings on this machine now.
+    ///
+    /// # Errors
+    /// There is less than the settings ask for.
+    pub fn of(settings: &Settings) -> Result<Self, String> {
         let memory = settings.memory.unwrap_or_else(default_memory);
         let most = Config::with_memory(memory).most_swap();
         let named = settings.swap_dir.is_some();
@@ -294,7 +314,14 @@ impl Capacity {
             },
         };
         let page = elbowroom_machine::PAGE_SIZE as u64;
-        Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir })
+        let is_shared = settings.table.is_some();
+        Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir, is_shared })
+    }
+
+    /// How many bytes of anonymous memory can be promised. Memory that other processes may have at the moment
+    /// is no room: all that was promised must fit into swap then.
+    pub fn room(&self) -> u64 {
+        if self.is_shared { self.swap } else { self.memory.saturating_add(self.swap) }
     }
 }
 

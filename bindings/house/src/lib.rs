@@ -3,7 +3,8 @@
 //! What is where: `house` has the manager and the threads that call it, `held` a mapping and how it is made
 //! and given up, `budget` a memory group with what was promised to its mappings, `files` reads, writes and
 //! changes of size of files, `fork` what the two processes of a fork do, `file_table` the descriptors of the
-//! threads, `caller` how a thread of the program waits, `failure` errors.
+//! threads, `caller` how a thread of the program waits, `failure` errors, `shared` a budget of several
+//! processes.
 //!
 //! The floors, arrows down only: `held`, `files` > `budget` > `fork` > `house` > `file_table`, `caller`,
 //! `failure`, `mapped`.
@@ -17,3 +18,4 @@ pub mod fork;
 pub mod held;
 pub mod house;
 mod mapped;
+pub mod shared;

@@ -16,6 +16,7 @@ pub const WORDS: Words = Words {
     fork: "use the start method 'spawn'",
     trust: "with sharing='trust' it is managed all the same",
     swap_dir: "name another directory with elbowroom.configure(swap_dir=...) before the first array is made",
+    shared_swap: "give more with elbowroom.configure(swap=..., shared=True)",
     swap: "give more with swap=...",
 };
 

@@ -14,10 +14,11 @@ mod lost;
 mod mapping;
 
 use crate::interpreter::Interpreter;
+use elbowroom::Config;
 use elbowroom_house::caller::Caller;
 use elbowroom_house::failure::Failure;
-use elbowroom_house::house::{self, Settings};
-use elbowroom_house::{files, fork};
+use elbowroom_house::house::{self, Capacity, Settings};
+use elbowroom_house::{files, fork, shared};
 use elbowroom_options::size;
 use pyo3::exceptions::{PyImportError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::ffi;
@@ -53,14 +54,16 @@ fn parse_size_for_python(size: &Bound<'_, PyAny>) -> PyResult<u64> {
 /// Chooses what the manager of the process is started with, before the first mapping starts it.
 ///
 /// `memory`, `swap`: what all budgets together may have, in bytes. `swap_dir`: where the swap file is made.
-/// `inject`: faults for tests, in the grammar of `elbowroom_store::Inject`.
+/// `inject`: faults for tests, in the grammar of `elbowroom_store::Inject`. `table`: the path that
+/// `make_table` has returned, here or in another process.
 #[pyfunction]
-#[pyo3(signature = (memory=None, swap=None, swap_dir=None, inject=None))]
+#[pyo3(signature = (memory=None, swap=None, swap_dir=None, inject=None, table=None))]
 fn configure(
     memory: Option<&Bound<'_, PyAny>>,
     swap: Option<&Bound<'_, PyAny>>,
     swap_dir: Option<PathBuf>,
     inject: Option<String>,
+    table: Option<PathBuf>,
 ) -> PyResult<()> {
     let memory = memory.map(parse_size).transpose()?;
     let swap = swap.map(parse_size).transpose()?;
@@ -69,8 +72,32 @@ fn configure(
             "the manager runs already: call elbowroom.configure before the first array is made",
         ));
     }
-    house::configure(Settings { memory, swap, swap_dir, inject, ..Settings::default() });
+    house::configure(Settings { memory, swap, swap_dir, inject, table, ..Settings::default() });
     Ok(())
+}
+
+/// Makes the table of a budget that several processes share; returns the path of its file. The arguments are
+/// those of `configure`.
+#[pyfunction]
+#[pyo3(signature = (memory=None, swap=None, swap_dir=None))]
+fn make_table(
+    memory: Option<&Bound<'_, PyAny>>,
+    swap: Option<&Bound<'_, PyAny>>,
+    swap_dir: Option<PathBuf>,
+) -> PyResult<PathBuf> {
+    let memory = memory.map(parse_size).transpose()?;
+    let swap = swap.map(parse_size).transpose()?;
+    if let Some(memory) = memory.filter(|memory| *memory < Config::MIN_MEMORY) {
+        let least = Config::MIN_MEMORY;
+        return Err(PyValueError::new_err(format!(
+            "{memory} bytes are too little memory for several processes, at least {least} are needed: is a \
+             unit missing?"
+        )));
+    }
+    let settings = Settings { memory, swap, swap_dir, ..Settings::default() };
+    let capacity = Capacity::of(&settings).map_err(errors::StartError::new_err)?;
+    shared::make(capacity.memory, capacity.swap, &capacity.swap_dir)
+        .map_err(|error| errors::of(Failure::of_io(&error, "cannot make the table of a shared budget")))
 }
 
 /// The statistics of the whole process, as a JSON object; `None`: nothing was mapped yet.
@@ -125,6 +152,7 @@ fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<mapping::Mapping>()?;
     module.add_function(wrap_pyfunction!(parse_size_for_python, module)?)?;
     module.add_function(wrap_pyfunction!(configure, module)?)?;
+    module.add_function(wrap_pyfunction!(make_table, module)?)?;
     module.add_function(wrap_pyfunction!(stats, module)?)?;
     module.add_function(wrap_pyfunction!(flush_all, module)?)?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;

@@ -7,6 +7,7 @@ use elbowroom::Place;
 use elbowroom_house::held::{FilePart, Held, Mode};
 use elbowroom_house::house;
 use elbowroom_machine::PAGE_SIZE;
+use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyBufferError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -234,6 +235,23 @@ impl Mapping {
     #[getter]
     fn managed(&self) -> PyResult<bool> {
         Ok(self.held()?.is_managed())
+    }
+
+    /// How many bytes of it can be in memory at a time; `None`: all, or the kernel has it.
+    #[getter]
+    fn most_in_memory(&self) -> Option<u64> {
+        self.lock().as_ref().and_then(|held| held.most_in_memory())
+    }
+
+    /// Has parts of `length` bytes read from the disk, as far as there is room, and does not wait for it.
+    /// `offsets`: where they begin, a contiguous buffer of numbers of the type int64.
+    fn will_need(&self, py: Python<'_>, offsets: PyBuffer<i64>, length: usize) -> PyResult<()> {
+        let before = self.first - self.start;
+        let firsts = offsets.to_vec(py)?.into_iter().filter_map(|offset| usize::try_from(offset).ok());
+        let firsts = firsts.filter_map(|offset| offset.checked_add(before)).collect();
+        let held = self.held()?;
+        held.will_need(firsts, length, held.clone());
+        Ok(())
     }
 
     /// Why it was not managed when it was made; `None`: it was.

@@ -1,6 +1,6 @@
 //! The `elbowroom` command: `run` starts a program with its memory managed, `top` shows a run and `ctl`
-//! changes it, `doctor` says what the machine allows, `lab` measures, and `generate` makes manual pages and
-//! completions.
+//! changes it, `doctor` says what the machine allows, `jupyter` gives notebooks a budget, `lab` measures, and
+//! `generate` makes manual pages and completions.
 //!
 //! This crate is glue. `run` checks everything that can be checked before the program starts ([`program`],
 //! [`preload`], [`plan`]), writes the options into the environment ([`options`]) and executes the program in
@@ -17,6 +17,7 @@ mod doctor;
 mod failure;
 mod generate;
 mod groups;
+mod jupyter;
 mod options;
 mod plan;
 mod preload;
@@ -63,6 +64,7 @@ enum Command {
     Top(top::TopArgs),
     Ctl(ctl::CtlArgs),
     Doctor(doctor::DoctorArgs),
+    Jupyter(jupyter::JupyterArgs),
     Generate(generate::GenerateArgs),
     Version(version::VersionArgs),
     /// Run the reference workloads and compare with the kernel
@@ -79,6 +81,7 @@ fn main() -> ExitCode {
         Command::Top(args) => top::top(&args),
         Command::Ctl(args) => ctl::ctl(&args),
         Command::Doctor(args) => doctor::doctor(args),
+        Command::Jupyter(args) => jupyter::jupyter(&args, |words| Cli::try_parse_from(words).map(drop)),
         Command::Generate(args) => generate::generate(&args, Cli::command()),
         Command::Version(version::VersionArgs {}) => version::version(),
         Command::Lab(args) => elbowroom_lab::run(args).unwrap_or_else(|error| {

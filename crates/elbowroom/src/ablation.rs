@@ -215,6 +215,9 @@ tuning! {
     /// From so many percent on the flusher works then, before the interval is over: pages that are stored to
     /// again and again, and fit, are best left alone.
     dirty_background_percent: usize = 66, off 16;
+    /// With fewer free frames than this, the arena grows ahead of need: 16 MiB. In a run of several processes
+    /// at most a part of what all may take together (`config::GROW_AHEAD_SHARE`).
+    grow_ahead_frames: usize = 4096, off 0;
     /// So many percent of the arena may have compressed pages, where there is a swap file.
     pool_percent: usize = 40, off 0;
     /// So many percent of the arena may have compressed pages, where there is no swap file.

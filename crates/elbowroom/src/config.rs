@@ -268,10 +268,6 @@ pub const RECLAIM_SCAN_FACTOR: usize = 8;
 /// Folios that reclaim takes out of their windows together, at most: they are off all lists meanwhile.
 pub const RECLAIM_BATCH_FOLIOS: usize = 64;
 
-/// With fewer free frames than this, the arena grows ahead of need: 16 MiB. In a run of several processes at
-/// most [`GROW_AHEAD_SHARE`] of what all may take together.
-pub const GROW_AHEAD_FRAMES: usize = 4096;
-
 /// The arena grows ahead of need while fewer frames are free than a part of those in use, one in so many.
 /// Memory that is never used costs a short process the time in which it is cleared.
 pub const AHEAD_SHARE: usize = 4;
@@ -279,7 +275,8 @@ pub const AHEAD_SHARE: usize = 4;
 /// The same, whatever is in use, while fewer than so many are free: 512 KiB.
 pub const LEAST_AHEAD_FRAMES: usize = 128;
 
-/// See [`GROW_AHEAD_FRAMES`].
+/// The arena of a process of a run grows ahead of need by one part in so many of what all may take together,
+/// at most.
 pub const GROW_AHEAD_SHARE: usize = 16;
 
 /// In a group that was refused memory at its `max`, twice as much is freed ahead as its threads allocated

@@ -21,7 +21,7 @@ use crate::ablation::Tuning;
 use crate::config::{
     CHANGE_LOOK, Config, FRAME_BYTES, SLOT_BYTES, STILL_BOUND, STILL_PATIENCE, STILL_PATIENCE_MOST,
 };
-use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit, Payer};
+use crate::group::{DirtyLimits, Frames, GroupId, Groups, OverLimit, Payer, limit_of};
 use crate::object::ObjectTable;
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked, WaitTable, Woken};
 use crate::pause::{Bell, Cause, Gate, pause};
@@ -449,13 +449,14 @@ impl<P: Platform> Core<P> {
         }
     }
 
-    /// The most pages one read may take now, a power of two: if all the faults that wait for I/O, and one
-    /// more, took as many, they would take half of the arena. Faults that came when few waited may have
-    /// taken more.
-    pub(crate) fn read_cap(&self) -> u64 {
+    /// The most pages one read of a group's file may take now, a power of two: if all the faults that wait
+    /// for I/O, and one more, took as many, they would take half of the arena, or of what the group may have.
+    /// Faults that came when few waited may have taken more.
+    pub(crate) fn read_cap(&self, group: GroupId) -> u64 {
         let waiting = self.groups.waiting() as u64 + 1;
         let frames = self.mmu.populated_frames().max(self.tuning().early_read_frames).min(self.mmu.frames());
-        let cap = (frames as u64 / (self.tuning().waiting_share * waiting)).max(1);
+        let (frames, _) = limit_of(&self.groups, group, frames as u64);
+        let cap = (frames / (self.tuning().waiting_share * waiting)).max(1);
         1 << cap.ilog2()
     }
 
@@ -465,15 +466,18 @@ impl<P: Platform> Core<P> {
         self.mmu.has_free(one_in, self.config.member.as_ref().map_or(0, |member| member.room()))
     }
 
-    /// How many pages may be read at a fault, in a file of so many pages.
-    pub(crate) fn read_room(&self, file_pages: u64) -> ReadRoom {
+    /// How many pages may be read at a fault, in a file of so many pages that belongs to a group.
+    pub(crate) fn read_room(&self, group: GroupId, file_pages: u64) -> ReadRoom {
         let frames = self.mmu.frames() as u64;
+        // A group that is full reclaims its own pages, however much memory the others leave.
+        let (most, group_is_free) = limit_of(&self.groups, group, frames);
         let is_free = match &self.config.member {
             Some(member) => (member.room() + self.mmu.frames_at_hand()) as u64 > frames / 4,
             None => self.groups.charged_pages() < frames / 4 * 3,
         };
-        let free = if is_free && file_pages / 4 <= frames { self.tuning().free_read_pages } else { 1 };
-        ReadRoom { most: self.read_cap(), free }
+        let is_free = is_free && group_is_free && file_pages / 4 <= most;
+        let free = if is_free { self.tuning().free_read_pages } else { 1 };
+        ReadRoom { most: self.read_cap(group), free }
     }
 
     /// Bytes of frames and of what describes pages, at their most. For the process of a run: what it had of

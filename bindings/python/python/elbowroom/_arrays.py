@@ -152,6 +152,10 @@ class memmap(np.memmap):
         return array[()] if return_scalar else array.view(np.ndarray)
 
     def __getitem__(self, index):
+        if type(index) is np.ndarray and type(self) is memmap and index.size >= _FEW_ROWS:
+            rows = _gather(self, index)
+            if rows is not None:
+                return rows
         # Parts that numpy has copied are in no file, either.
         part = np.ndarray.__getitem__(self, index)
         return part.view(np.ndarray) if type(part) is memmap and part._mmap is None else part
@@ -159,6 +163,14 @@ class memmap(np.memmap):
     def __setitem__(self, index, value):
         # A call, as above: a store whose page cannot be had raises, and not what comes after it.
         np.ndarray.__setitem__(self, index, value)
+
+    def take(self, indices, axis=None, out=None, mode="raise"):
+        """As numpy.ndarray.take."""
+        if axis == 0 and out is None and mode == "raise" and type(self) is memmap:
+            rows = _gather(self, np.asarray(indices))
+            if rows is not None:
+                return rows
+        return np.ndarray.take(self, indices, axis, out, mode)
 
     def flush(self):
         """Writes what was stored to the array to the file, and waits until that is durable."""
@@ -200,6 +212,64 @@ class memmap(np.memmap):
         mode = "r" if self.mode == "r" or not self.flags.writeable else "r+"
         name = os.fspath(self.filename)
         return _map_again, (type(self), name, mode, self.dtype, self.shape, self.strides, where)
+
+
+# Fewer rows than this are not worth the search for what they need.
+_FEW_ROWS = 16
+# Rows that are copied at a time, while the next ones are read from the disk.
+_ROWS_AT_A_TIME = 256
+# How many bytes are read ahead of the rows that are copied, at most, and which part of the budget; a page at
+# least counts for each row.
+_AHEAD_BYTES = 8 << 20
+_AHEAD_PART = 4
+# Larger rows have the disk busy by themselves.
+_LARGEST_ROW = 256 << 10
+
+
+def _gather(array, index):
+    """array[index], for an index of whole numbers into an array that is larger than its budget.
+
+    NumPy touches one row after the other, and each would wait for the disk alone. So what the next rows need
+    is read meanwhile. None: it is not such an array or index, and NumPy has to do it.
+    """
+    mapping = array._mmap
+    if index.dtype.kind not in "iu" or array.ndim == 0 or mapping is None:
+        return None
+    in_memory = mapping.most_in_memory
+    if in_memory is None:
+        return None
+    shape, step = array.shape[1:], array.strides[0]
+    part = array._part()
+    row = array.itemsize
+    for length, stride in zip(reversed(shape), reversed(array.strides[1:])):
+        if stride != row and length > 1:
+            return None
+        row *= length
+    rows = np.asarray(index.reshape(-1), np.int64)
+    # What is out of bounds is NumPy's to refuse.
+    if part is None or not 0 < row <= _LARGEST_ROW or rows.size < _FEW_ROWS:
+        return None
+    if index.dtype.kind == "u" and index.max() >= len(array):
+        return None
+    if rows.min() < -len(array) or rows.max() >= len(array):
+        return None
+    rows = np.where(rows < 0, rows + len(array), rows)
+    first = array.__array_interface__["data"][0] - mapping.address
+    ahead = min(_AHEAD_BYTES, in_memory // _AHEAD_PART)
+    ahead = max(ahead // max(row, 4096) // _ROWS_AT_A_TIME, 1)
+    pieces = [rows[at : at + _ROWS_AT_A_TIME] for at in range(0, rows.size, _ROWS_AT_A_TIME)]
+
+    def read(piece):
+        mapping.will_need(np.unique(piece) * step + first, row)
+
+    for piece in pieces[:ahead]:
+        read(piece)
+    plain, copied = array.view(np.ndarray), np.empty((rows.size, *shape), array.dtype)
+    for nth, piece in enumerate(pieces):
+        copied[nth * _ROWS_AT_A_TIME :][: piece.size] = plain[piece]
+        if nth + ahead < len(pieces):
+            read(pieces[nth + ahead])
+    return copied.reshape(index.shape + shape)
 
 
 def _map_again(subtype, filename, mode, dtype, shape, strides, where):

@@ -1,6 +1,7 @@
 """Budgets: what arrays together may have in memory."""
 
 import atexit
+import contextlib
 import contextvars
 import html
 import json
@@ -134,6 +135,9 @@ def default_budget():
 
 def _half_of_available():
     memory, _, _ = _elbowroom.capacity()
+    if _shares:
+        # What the other processes have is not this one's, whatever its own limit is.
+        return memory
     try:
         with open("/proc/meminfo") as lines:
             found = [line.split()[1] for line in lines if line.startswith("MemAvailable:")]
@@ -153,14 +157,63 @@ def group_for(memory, swap):
     return budget(memory, swap=swap)._group
 
 
-def configure(*, memory=None, swap=None, swap_dir=None, _inject=None):
+# How a process tells those that it starts which budget they share: a JSON object.
+_SHARED = "ELBOWROOM_SHARED"
+_shares = False
+
+
+def configure(*, memory=None, swap=None, swap_dir=None, shared=False, _inject=None):
     """Chooses what all budgets together may have. Only before the first array or budget is made.
 
     `memory`: three quarters of the machine's, or of what the memory cgroup permits, by default. `swap`: what
     the directory has room for. `swap_dir`: a directory on a disk, /var/tmp by default; the file in it has no
     name.
+
+    `shared`: this process, and all that it starts from now on and that use this package, have `memory`
+    together: workers of multiprocessing, joblib, Dask or a DataLoader. Memory moves to the process that needs
+    it most. In a process that was started so, a call with `shared` changes nothing: it shares that budget
+    already. `elbowroom top` shows the processes, and `elbowroom ctl set max=1G` changes the budget.
     """
-    _elbowroom.configure(memory, swap, None if swap_dir is None else os.fspath(swap_dir), _inject)
+    global _shares
+    swap_dir = None if swap_dir is None else os.fspath(swap_dir)
+    table = None
+    if shared:
+        # A process that multiprocessing has spawned runs the main module again, and so this call.
+        if _join_shared():
+            return
+        if _elbowroom.stats() is not None:
+            text = "the manager runs already: call elbowroom.configure before the first array is made"
+            raise RuntimeError(text)
+        swap = None if swap is None else _elbowroom.parse_size(swap)
+        table = os.fspath(_elbowroom.make_table(memory, swap, swap_dir))
+        atexit.register(_remove_table, table, os.getpid())
+        words = {"maker": os.getpid(), "table": table, "swap": swap, "swap_dir": swap_dir}
+        os.environ[_SHARED] = json.dumps(words)
+    _elbowroom.configure(memory, swap, swap_dir, _inject, table)
+    _shares = shared
+
+
+def _remove_table(path, maker):
+    # The processes that have it mapped go on with it.
+    if os.getpid() == maker:
+        with contextlib.suppress(OSError):
+            os.unlink(path)
+
+
+def _join_shared():
+    """Whether another process has given this one a share of its budget; if so, it is used."""
+    try:
+        words = json.loads(os.environ[_SHARED])
+        maker, table, swap, swap_dir = (words[key] for key in ("maker", "table", "swap", "swap_dir"))
+    except (KeyError, ValueError, TypeError):
+        return False
+    if maker == os.getpid():
+        return False
+    if _elbowroom.stats() is None:
+        global _shares
+        _elbowroom.configure(None, swap, swap_dir, None, table)
+        _shares = True
+    return _shares
 
 
 def stats():
@@ -171,3 +224,5 @@ def stats():
 
 # What was stored less than a second ago is in the files when the interpreter ends.
 atexit.register(_elbowroom.flush_all)
+
+_join_shared()

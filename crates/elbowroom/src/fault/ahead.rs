@@ -3,6 +3,7 @@
 
 use super::Faults;
 use super::Handler;
+use crate::group::{GroupId, limit_of};
 use crate::object::FileObject;
 use crate::platform::Platform;
 use elbowroom_machine::Mmu;
@@ -34,7 +35,7 @@ impl<P: Platform> Handler<'_, P> {
         if piece.is_empty() {
             return;
         }
-        let cap = self.core.read_cap();
+        let cap = self.core.read_cap(object.group.get());
         self.pass().prefetch(&object, piece.clone(), cap);
         if piece.end < pages.end {
             self.ahead.0.push_front((object, piece.end..pages.end));
@@ -43,10 +44,11 @@ impl<P: Platform> Handler<'_, P> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// How many pages may be read ahead now: as many as there are free frames and pages that were not
-    /// touched for some time, but at most half of the arena.
-    pub(crate) fn room_for_advice(&self) -> u64 {
+    /// How many pages of a group's file may be read ahead now: as many as there are free frames and pages
+    /// that were not touched for some time, but at most half of the arena, and of what the group may have.
+    pub(crate) fn room_for_advice(&self, group: GroupId) -> u64 {
         let free = self.mmu.frames().saturating_sub(self.mmu.populated_frames()) + self.mmu.frames_at_hand();
-        (free + self.idle_pages()).min(self.mmu.frames() / 2) as u64
+        let (most, _) = limit_of(&self.groups, group, self.mmu.frames() as u64);
+        ((free + self.idle_pages()) as u64).min(most / 2)
     }
 }

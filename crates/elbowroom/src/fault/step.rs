@@ -200,7 +200,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let pages = if fault.alone {
             1
         } else {
-            let room = core.read_room(object.size_pages());
+            let room = core.read_room(object.group.get(), object.size_pages());
             core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room)
         };
         let order = object.free_order(index, pages.ilog2() as u8, object.size_pages());
@@ -235,7 +235,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             thread,
             object.serial,
             folio.range().end,
-            core.read_cap() / core.tuning().ahead_share,
+            core.read_cap(object.group.get()) / core.tuning().ahead_share,
         );
         if let Some((start, pages)) = next
             && start < object.size_pages().min(vma.pages().end)

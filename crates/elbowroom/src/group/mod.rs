@@ -289,6 +289,16 @@ impl Deref for Groups {
     }
 }
 
+/// The least `max` of a group and of all groups above it, in pages, at most `all`; and whether each of them
+/// uses less than three quarters of its `max`. A guess.
+pub fn limit_of(groups: &Groups, group: GroupId, all: u64) -> (u64, bool) {
+    let above = groups.lineage(group.index()).map(|index| groups.at(index));
+    above.fold((all, true), |(most, is_free), group| {
+        let max = group.limits.max();
+        (most.min(max), is_free && group.usage.pages() < max / 4 * 3)
+    })
+}
+
 impl Groups {
     /// The root group, and so many other children of it, for tests. `all`: how many pages of all groups
     /// together may be dirty.

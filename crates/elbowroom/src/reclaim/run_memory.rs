@@ -1,6 +1,6 @@
 //! How a process takes pages from its run's budget, and gives them back.
 
-use crate::config::{FRAMES_AT_HAND, GROW_AHEAD_FRAMES, GROW_AHEAD_SHARE};
+use crate::config::{FRAMES_AT_HAND, GROW_AHEAD_SHARE};
 use crate::process_tree::{BLOCK, Member};
 use crate::swap::Swap;
 use elbowroom_machine::Mmu;
@@ -19,9 +19,9 @@ impl<M: Mmu> RunMemory<'_, M> {
         self.member.has_room() && self.mmu.frames() > self.mmu.populated_frames()
     }
 
-    /// With fewer free frames than this, the arena grows ahead of need.
+    /// With fewer free frames than this, the arena grows ahead of need, if its tuning permits so many.
     pub fn grow_ahead(&self) -> usize {
-        GROW_AHEAD_FRAMES.min(self.member.room() / GROW_AHEAD_SHARE)
+        self.member.room() / GROW_AHEAD_SHARE
     }
 
     /// Sets how many frames the pool of compressed pages may have: its part of the frames that have memory.

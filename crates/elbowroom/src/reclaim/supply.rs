@@ -7,8 +7,7 @@
 
 use super::{Reclaim, Target};
 use crate::config::{
-    AHEAD_SHARE, GROW_AHEAD_FRAMES, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER,
-    RUN_ROUNDS,
+    AHEAD_SHARE, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS,
 };
 use crate::group::{Frames, GroupEvent, GroupId, OverLimit, Payer};
 use crate::page::Woken;
@@ -121,7 +120,8 @@ impl<P: Platform> Reclaim<P> {
 
     /// Whether the arena should grow ahead of need: few frames are free, and it can grow.
     pub(super) fn wants_to_grow(&self) -> bool {
-        let ahead = self.run().map_or(GROW_AHEAD_FRAMES, |run| run.grow_ahead());
+        let most = self.tuning().grow_ahead_frames;
+        let ahead = self.run().map_or(most, |run| run.grow_ahead().min(most));
         let free = self.mmu.frames_at_hand();
         // A process that uses little gets little ahead of need: a run may have hundreds of such processes.
         let in_use = self.mmu.populated_frames().saturating_sub(free);

@@ -320,7 +320,7 @@ impl<P: Platform> Spaces<P> {
         if object.is_memory() {
             return;
         }
-        let end = pages.end.min(pages.start + self.room_for_advice());
+        let end = pages.end.min(pages.start + self.room_for_advice(object.group.get()));
         self.inboxes.post(Job::Prefetch(object.clone(), pages.start..end));
     }
 }

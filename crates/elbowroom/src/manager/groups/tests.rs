@@ -250,6 +250,21 @@ fn a_group_has_at_most_its_max_and_keeps_its_bytes() {
     assert!(units(stats(&manager, group).usage_bytes) <= 30.0);
 }
 
+/// A group that is full does not read around random faults, however much memory the other groups leave: what
+/// is read beside the page takes the place of pages of its own.
+#[test]
+fn a_full_group_reads_single_pages_though_memory_is_free() {
+    let manager = manager(512, 0);
+    let group = manager.groups().create(GroupId::ROOT, &limits(|limits| limits.max = 16 * UNIT)).unwrap();
+    let cached = Cached::new(&manager, group, 128);
+    cached.read();
+    let read = manager.stats().read_bytes;
+    // The file once, and what was read around the first faults, while the group had room. Its pages come
+    // in another order than they lie, so a page that was read around a fault is gone when its turn comes.
+    let around = 64 * UNIT;
+    assert!((128 * UNIT..=128 * UNIT + around).contains(&read), "{} units", units(read));
+}
+
 /// Without swap the access that has no page left fails after its time, and no other group's does.
 #[test]
 fn an_access_fails_where_nothing_of_the_group_can_be_reclaimed() {

@@ -1,0 +1,79 @@
+//! One budget for several processes: the table of a run ([`ProcessTree`]), in a file that the processes map.
+//!
+//! The process that makes the budget makes the file, and puts its path into the environment of the processes
+//! that it starts (python/elbowroom/_budget.py). The manager of each process is a member of the run: it takes
+//! memory from the table, and gives memory back that another process needs more
+//! (docs/decisions/0033-one-budget-for-a-tree.md). `elbowroom top` and `elbowroom ctl` find the table by its
+//! name and directory.
+
+use elbowroom::{Member, ProcessTree, TreeLimits};
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// The prefix of the names of tables, which `elbowroom top` looks for.
+const PREFIX: &str = "elbowroom-run-";
+
+/// Makes a table for processes that have so many bytes of memory and of swap together. Returns its path.
+/// `last`: a directory for it where the usual ones in memory cannot have it.
+///
+/// # Errors
+/// No directory can have it; why the last one cannot.
+pub fn make(memory: u64, swap: u64, last: &Path) -> io::Result<PathBuf> {
+    let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
+    let usual = ["/dev/shm", "/tmp"].map(PathBuf::from);
+    let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    for dir in runtime.into_iter().chain(usual).chain([last.to_path_buf()]) {
+        match make_in(&dir, memory, swap) {
+            Ok(path) => return Ok(path),
+            Err(error) => failed = io::Error::new(error.kind(), format!("{}: {error}", dir.display())),
+        }
+    }
+    Err(failed)
+}
+
+fn make_in(dir: &Path, memory: u64, swap: u64) -> io::Result<PathBuf> {
+    let pid = std::process::id();
+    for nth in 0..u32::MAX {
+        let path = dir.join(format!("{PREFIX}{pid}-{nth:08x}"));
+        let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
+        match new {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(error),
+            Ok(file) => {
+                let limits = TreeLimits { max: memory, each: None, swap_max: swap };
+                // All blocks are allocated now: on a full tmpfs a store to the mapped table would be a SIGBUS
+                // later.
+                let made = (&file)
+                    .write_all(&vec![0; ProcessTree::BYTES as usize])
+                    .and_then(|()| ProcessTree::create(&file, &limits));
+                return made.map(|_| path.clone()).inspect_err(|_| _ = fs::remove_file(&path));
+            }
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// Opens a table.
+///
+/// # Errors
+/// The reason, and what to do.
+pub fn open(path: &Path) -> Result<Arc<ProcessTree>, String> {
+    let opened = OpenOptions::new().read(true).write(true).open(path);
+    let tree = opened.and_then(|file| ProcessTree::open(&file).map_err(io::Error::from));
+    tree.map(Arc::new).map_err(|error| {
+        format!(
+            "the budget that this process is to share cannot be opened ({}: {error}): the process that has \
+             made it has ended, or is another user's; for a budget of its own, call \
+             elbowroom.configure(memory=...) before the first array is made",
+            path.display()
+        )
+    })
+}
+
+/// Enters the run of a table.
+pub fn enter(tree: Arc<ProcessTree>) -> Arc<Member> {
+    Arc::new(Member::enter(tree))
+}
