@@ -15,7 +15,9 @@ use crate::caller::{Caller, Words};
 use crate::failure::{Failure, Kind};
 use crate::file_table;
 use crate::shared;
-use elbowroom::{Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Member, Origin, Report, Side, Space};
+use elbowroom::{
+    Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Member, Origin, Report, Served, Side, Space,
+};
 use elbowroom_machine::probe;
 use elbowroom_store::Room;
 use std::cell::Cell;
@@ -247,6 +249,7 @@ fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, S
     let capacity = Capacity::of(&settings)?;
     let config = Config {
         member,
+        served: served()?,
         swap: capacity.swap,
         swap_encrypt: settings.swap_encrypt,
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
@@ -272,6 +275,17 @@ fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, S
     config.ablation.tuning.grow_ahead_frames = 1024;
     let (manager, space) = Manager::start(config).map_err(|error| error.to_string())?;
     Ok(House::new(manager, space, capacity))
+}
+
+/// Which faults are served, by the variable of the command's option `--faults`.
+fn served() -> Result<Option<Served>, String> {
+    const VARIABLE: &str = "ELBOWROOM_FAULTS";
+    match std::env::var(VARIABLE).as_deref() {
+        Err(_) | Ok("auto") => Ok(None),
+        Ok("all") => Ok(Some(Served::All)),
+        Ok("user-mode") => Ok(Some(Served::UserMode)),
+        Ok(other) => Err(format!("{VARIABLE} is auto, all or user-mode, not {other:?}")),
+    }
 }
 
 /// What all budgets together have if nothing else is asked for, in bytes: a part of the machine's memory, or

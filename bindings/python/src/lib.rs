@@ -14,7 +14,7 @@ mod lost;
 mod mapping;
 
 use crate::interpreter::Interpreter;
-use elbowroom::Config;
+use elbowroom::{Config, Served};
 use elbowroom_house::caller::Caller;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::house::{self, Capacity, Settings};
@@ -123,6 +123,13 @@ fn resize(py: Python<'_>, fd: i32, length: u64) -> PyResult<()> {
     files::resize(Interpreter(py), fd, length)
 }
 
+/// Whether only faults of instructions are served: a system call on an array whose pages are not in memory
+/// fails then. False before the first mapping.
+#[pyfunction]
+fn serves_user_mode_only() -> bool {
+    house::started().is_some_and(|house| house.manager.served() == Served::UserMode)
+}
+
 /// What all budgets together can have: bytes of memory, bytes of swap, and the directory of the swap file.
 /// Starts the manager.
 #[pyfunction]
@@ -157,6 +164,7 @@ fn _elbowroom(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(flush_all, module)?)?;
     module.add_function(wrap_pyfunction!(resize, module)?)?;
     module.add_function(wrap_pyfunction!(capacity, module)?)?;
+    module.add_function(wrap_pyfunction!(serves_user_mode_only, module)?)?;
     module.add_function(wrap_pyfunction!(lost::set_access_error, module)?)?;
     module.add_function(wrap_pyfunction!(lost::take_note, module)?)?;
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;

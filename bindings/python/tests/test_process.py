@@ -294,3 +294,32 @@ def test_a_child_that_executes_another_program(run_python, path):
     print(a.sum())
     """
     assert run_python(program(text), path).stdout == "0\n"
+
+
+def test_without_faults_of_system_calls(path, run_python):
+    """Where no more is permitted than to serve faults of instructions."""
+    program = """
+        import sys
+        import numpy as np
+        import elbowroom as er
+
+        er.configure(memory="64MiB", swap="512MiB", swap_dir=sys.argv[2])
+        a = er.zeros((1 << 22, 6), "f4", memory="16MiB")
+        assert er.stats()["served"] == "user-mode"
+        a[:] = np.arange(6)
+        a[::1000, 1] = 7
+        np.save(sys.argv[1], a)
+        b = np.load(sys.argv[1], mmap_mode="r")
+        assert all((a[at : at + 99999] == b[at : at + 99999]).all() for at in range(0, len(a), 99999))
+        a.T[:3].tofile(sys.argv[1])
+        c = er.memmap(sys.argv[1], "f4", mode="r", shape=(3, 1 << 22), memory="16MiB")
+        assert all((a[at : at + 99999, :3] == c[:, at : at + 99999].T).all() for at in range(0, len(a), 99999))
+        c.tofile(sys.argv[1] + ".2")
+        d = np.memmap(sys.argv[1] + ".2", "f4", mode="r", shape=c.shape)
+        assert (c[1] == d[1]).all()
+        assert type(a + 1) is np.ndarray and type(a.sum()) is np.float32
+        print("right")
+    """
+    environment = os.environ | {"ELBOWROOM_FAULTS": "user-mode"}
+    done = run_python(program, path + ".npy", os.path.dirname(path), env=environment)
+    assert done.stdout == "right\n"

@@ -47,7 +47,39 @@ def _plain(operand):
     return operand.view(np.ndarray) if isinstance(operand, memmap) else operand
 
 
-class memmap(np.memmap):
+# So many bytes are copied at a time for a system call.
+_PORTION = 4 << 20
+
+
+class _Copied:
+    """Writes copies of its parts, since a system call can read only those pages that are in memory."""
+
+    def tofile(self, fid, sep="", format="%s"):
+        """As numpy.ndarray.tofile."""
+        if sep or not _elbowroom.serves_user_mode_only() or self.nbytes == 0:
+            return np.ndarray.tofile(self, fid, sep, format)
+        if not hasattr(fid, "write"):
+            with open(fid, "wb") as file:
+                return self.tofile(file)
+        count = max(_PORTION // self.itemsize, 1)
+        items = self.flat
+        if self.flags.c_contiguous:
+            items = self.reshape(-1)
+        for at in range(0, self.size, count):
+            np.array(items[at : at + count], subok=False).tofile(fid)
+
+
+class _Array(_Copied, np.ndarray):
+    """An array of memory where only faults of instructions are served."""
+
+    def __array_wrap__(self, array, context=None, return_scalar=False):
+        array = np.ndarray.__array_wrap__(self, array, context)
+        if array is self:
+            return array
+        return array[()] if return_scalar else array.view(np.ndarray)
+
+
+class memmap(_Copied, np.memmap):
     """An array of a file's bytes, with a budget. Arguments and attributes are those of numpy.memmap.
 
     `memory`: a budget for this array alone. Without it the array has the budget of the `with er.budget` that
@@ -302,7 +334,8 @@ def zeros(shape, dtype=float, order="C", *, memory=None, swap=None):
     if length > 1 << 46:
         raise MemoryError(f"{length} bytes are more than a process can have")
     mapping = _elbowroom.Mapping.of_memory(length, _budget.group_for(memory, swap))
-    return np.ndarray(shape, dtype, mapping.hold(), order=order)
+    kind = _Array if _elbowroom.serves_user_mode_only() else np.ndarray
+    return kind(shape, dtype, mapping.hold(), order=order)
 
 
 def empty(shape, dtype=float, order="C", *, memory=None, swap=None):
