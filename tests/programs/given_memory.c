@@ -1,5 +1,5 @@
-/* Calls that are given memory of the program's own, of which most is not in memory: stdio, sockets, pipes, aio
- * and others. The bytes must be those of the plain kernel.
+/* Calls that are given memory of the program's own, of which most is not in memory: stdio, sockets, pipes,
+ * aio and others. The bytes must be those of the plain kernel.
  *
  * given_memory DIRECTORY */
 #include "common.h"

@@ -213,7 +213,8 @@ impl Held {
 
     /// Has parts of the mapping read from the disk, as far as there is room. Does not wait. `firsts`: where
     /// they begin, in bytes from the mapping's first one; each has `len` bytes. Parts that are not in the
-    /// mapping are left out. `kept`: what keeps the mapping, so that no other is at these addresses meanwhile.
+    /// mapping are left out. `kept`: what keeps the mapping, so that no other is at these addresses
+    /// meanwhile.
     pub fn will_need<K: Send + 'static>(&self, firsts: Vec<usize>, len: usize, kept: K) {
         let Some(house) = house::started() else { return };
         let (start, all) = (self.start, self.len);

@@ -17,6 +17,7 @@ use crate::file_table;
 use crate::shared;
 use elbowroom::{
     Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Member, Origin, Report, Served, Side, Space,
+    UserfaultfdConfig,
 };
 use elbowroom_machine::probe;
 use elbowroom_store::Room;
@@ -249,7 +250,7 @@ fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, S
     let capacity = Capacity::of(&settings)?;
     let config = Config {
         member,
-        served: served()?,
+        userfaultfd: UserfaultfdConfig { served: served()?, ..UserfaultfdConfig::default() },
         swap: capacity.swap,
         swap_encrypt: settings.swap_encrypt,
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),

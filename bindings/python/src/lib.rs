@@ -14,7 +14,7 @@ mod lost;
 mod mapping;
 
 use crate::interpreter::Interpreter;
-use elbowroom::{Config, Served};
+use elbowroom::Config;
 use elbowroom_house::caller::Caller;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::house::{self, Capacity, Settings};
@@ -127,7 +127,7 @@ fn resize(py: Python<'_>, fd: i32, length: u64) -> PyResult<()> {
 /// fails then. False before the first mapping.
 #[pyfunction]
 fn serves_user_mode_only() -> bool {
-    house::started().is_some_and(|house| house.manager.served() == Served::UserMode)
+    house::started().is_some_and(|house| house.manager.stats().userfaultfd.served == "user-mode")
 }
 
 /// What all budgets together can have: bytes of memory, bytes of swap, and the directory of the swap file.

@@ -313,7 +313,8 @@ def test_without_faults_of_system_calls(path, run_python):
         assert all((a[at : at + 99999] == b[at : at + 99999]).all() for at in range(0, len(a), 99999))
         a.T[:3].tofile(sys.argv[1])
         c = er.memmap(sys.argv[1], "f4", mode="r", shape=(3, 1 << 22), memory="16MiB")
-        assert all((a[at : at + 99999, :3] == c[:, at : at + 99999].T).all() for at in range(0, len(a), 99999))
+        steps = [slice(at, at + 99999) for at in range(0, len(a), 99999)]
+        assert all((a[step, :3] == c[:, step].T).all() for step in steps)
         c.tofile(sys.argv[1] + ".2")
         d = np.memmap(sys.argv[1] + ".2", "f4", mode="r", shape=c.shape)
         assert (c[1] == d[1]).all()

@@ -14,7 +14,7 @@ use clap::Args;
 use elbowroom::{Ablation, Config};
 use elbowroom_machine::probe::{self, Groups};
 use elbowroom_options::size::Shown;
-use elbowroom_options::{Fallback, Heap, Options, RunFacts, VARIABLE, table};
+use elbowroom_options::{Fallback, Heap, KernelOptions, Options, RunFacts, VARIABLE, table};
 use elbowroom_store::Inject;
 
 use crate::config;
@@ -260,7 +260,7 @@ fn obstacle(
         Err(Obstacle::Unmanageable(why)) => return Ok(Err(Failure::new(CANNOT_RUN, why))),
         Err(Obstacle::Broken(failure)) => return Err(failure),
     }
-    let Options { mmu, io, faults, .. } = *options;
+    let KernelOptions { mmu, io, faults } = options.kernel;
     let mode = plan::mode(&probe::userfaultfd(), &probe::io_uring(), mmu, io, faults);
     Ok(mode.map_err(|why| Failure::new(CANNOT_WORK, why)))
 }

@@ -248,14 +248,9 @@ impl HostMmu {
         self.uffd.write_protect(range)
     }
 
-    /// Which mover is used.
-    pub fn mover(&self) -> Mover {
-        self.mover
-    }
-
-    /// Which faults are served.
-    pub fn served(&self) -> Served {
-        self.uffd.served
+    /// Which mover is used, and which faults are served.
+    pub fn ways(&self) -> (Mover, Served) {
+        (self.mover, self.uffd.served)
     }
 
     /// The userfaultfd, for an event loop to watch; nonblocking.

@@ -35,6 +35,17 @@ pub struct ReportOptions {
     pub trace_bytes: usize,
 }
 
+/// What of the kernel's is used.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KernelOptions {
+    /// [`table::IO`].
+    pub io: Io,
+    /// [`table::MMU`].
+    pub mmu: Mmu,
+    /// [`table::FAULTS`].
+    pub faults: Faults,
+}
+
 /// Values for tests and measurements.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TestOptions {
@@ -62,12 +73,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// [`table::MIN_SIZE`], in bytes.
     pub min_size_bytes: u64,
-    /// [`table::IO`].
-    pub io: Io,
-    /// [`table::MMU`].
-    pub mmu: Mmu,
-    /// [`table::FAULTS`].
-    pub faults: Faults,
+    /// What of the kernel's is used.
+    pub kernel: KernelOptions,
     /// [`table::HANDLERS`]; 0: the manager chooses.
     pub handlers: usize,
     /// [`table::WRITEBACK_INTERVAL`].
@@ -131,9 +138,7 @@ impl Options {
     const NOTHING: Self = Self {
         memory_bytes: 0,
         min_size_bytes: 0,
-        io: Io::Auto,
-        mmu: Mmu::Auto,
-        faults: Faults::Auto,
+        kernel: KernelOptions { io: Io::Auto, mmu: Mmu::Auto, faults: Faults::Auto },
         handlers: 0,
         writeback_interval: Duration::ZERO,
         dirty_bytes: None,
@@ -170,9 +175,9 @@ impl Options {
             (&table::EACH, &mut self.each_bytes),
             (&table::GROUP, &mut self.groups.file),
             (&table::MIN_SIZE, &mut self.min_size_bytes),
-            (&table::IO, &mut self.io),
-            (&table::MMU, &mut self.mmu),
-            (&table::FAULTS, &mut self.faults),
+            (&table::IO, &mut self.kernel.io),
+            (&table::MMU, &mut self.kernel.mmu),
+            (&table::FAULTS, &mut self.kernel.faults),
             (&table::HANDLERS, &mut self.handlers),
             (&table::WRITEBACK_INTERVAL, &mut self.writeback_interval),
             (&table::DIRTY, &mut self.dirty_bytes),
@@ -343,7 +348,10 @@ mod tests {
         let options = parse("memory=16777216;main-pid=7").unwrap();
         assert_eq!((options.memory_bytes, options.min_size_bytes), (16 << 20, 1 << 20));
         assert_eq!((options.writeback_interval, options.dirty_bytes), (Duration::from_secs(1), None));
-        assert_eq!((options.io, options.mmu, options.fallback), (Io::Auto, Mmu::Auto, Fallback::None));
+        assert_eq!(
+            (options.kernel.io, options.kernel.mmu, options.fallback),
+            (Io::Auto, Mmu::Auto, Fallback::None)
+        );
         assert_eq!((options.sharing, options.fork, options.idle), (Sharing::Auto, Fork::Copy, Idle::Shallow));
         assert_eq!((options.core, parse("memory=16M;core=none").unwrap().core), (Core::Managed, Core::None));
         assert_eq!((options.report.quiet, options.report.contention, options.main_pid), (false, false, 7));

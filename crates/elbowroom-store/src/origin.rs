@@ -38,8 +38,8 @@ impl Origin {
     /// another description, which does not keep locks of `flock` when the program closes its own.
     ///
     /// # Errors
-    /// EBADF: there is no such descriptor (any more). EACCES: it cannot be opened anew. EMFILE: our file table
-    /// is full.
+    /// EBADF: there is no such descriptor (any more). EACCES: it cannot be opened anew. EMFILE: our file
+    /// table is full.
     pub fn take(tid: u32, fd: i32, serial: u64) -> Result<Self, Errno> {
         let taken = match Self::duplicate(tid, fd) {
             Err(Errno::NOSYS | Errno::PERM) => open_anew(tid, fd)?,

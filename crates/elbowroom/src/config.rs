@@ -21,6 +21,22 @@ pub enum MoverKind {
     Copy,
 }
 
+/// How spaces of the host use their userfaultfd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct UserfaultfdConfig {
+    /// How pages get into windows.
+    pub mover: MoverKind,
+    /// Which faults are served; `None`: as many as are permitted. [`UserfaultfdUse::served`](crate::UserfaultfdUse::served)
+    /// tells.
+    pub served: Option<Served>,
+}
+
+impl Default for UserfaultfdConfig {
+    fn default() -> Self {
+        Self { mover: MoverKind::Auto, served: None }
+    }
+}
+
 /// A group that uses more than its `high`, and of which nothing can be reclaimed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct HighStuck {
@@ -96,11 +112,8 @@ pub struct Config {
     pub member: Option<Arc<Member>>,
     /// How files are read.
     pub engine: EngineKind,
-    /// How pages get into windows.
-    pub mover: MoverKind,
-    /// Which faults are served ([`Manager::served`](crate::Manager::served));
-    /// `None`: as many as are permitted. For spaces of the host only.
-    pub served: Option<Served>,
+    /// How spaces of the host use their userfaultfd.
+    pub userfaultfd: UserfaultfdConfig,
     /// Fault handler threads, 1 to [`MAX_HANDLERS`]; 0 lets the manager choose by the number of processors.
     pub handlers: usize,
     /// A dirty page is written back at the latest after this.
@@ -172,8 +185,7 @@ impl Config {
             member: None,
             hooks: Hooks::default(),
             engine: EngineKind::Auto,
-            mover: MoverKind::Auto,
-            served: None,
+            userfaultfd: UserfaultfdConfig::default(),
             handlers: 0,
             writeback_interval: Duration::from_secs(1),
             dirty: None,

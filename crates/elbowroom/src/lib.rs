@@ -40,6 +40,7 @@ mod writeback;
 pub use ablation::{Ablation, Tuning};
 pub use config::{
     Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind, Report,
+    UserfaultfdConfig,
 };
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
@@ -66,6 +67,8 @@ pub use process_tree::{
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, Mapping, PartialInsert, Place, Remap, Space,
 };
-pub use stats::{LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats};
+pub use stats::{
+    BackUse, LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats, UserfaultfdUse,
+};
 pub use trace::{TraceAbout, TraceSnapshot};
 pub use vma::{Prot, Sharing};

@@ -18,7 +18,7 @@ use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, Whe
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
-use crate::stats::{Event, LatencySnapshot, LatencyUse, Stats};
+use crate::stats::{BackUse, Event, LatencySnapshot, LatencyUse, Stats, UserfaultfdUse};
 use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::writeback::{Obstacle, Writeback};
@@ -232,11 +232,6 @@ impl<P: Platform> Manager<P> {
         catch_unwind(AssertUnwindSafe(f)).unwrap_or_else(|_| self.core.end_process(thread))
     }
 
-    /// Which faults are served.
-    pub fn served(&self) -> Served {
-        P::served(&self.core.mmu)
-    }
-
     /// The lock statistics, from the manager's start: [`LockStats::snapshot`] has rows to take differences
     /// of, and text for Prometheus; [`LockUse`](crate::LockUse) is made of one, as `--stats` has it.
     pub fn locks(&self) -> &LockStats {
@@ -300,8 +295,7 @@ impl<P: Platform> Manager<P> {
             hand_overs: c.get(Event::HandOvers),
             turns: c.get(Event::Turns),
             evicted_pages: c.get(Event::EvictedPages),
-            refault_pages: c.get(Event::RefaultPages),
-            near_pages: c.get(Event::NearPages),
+            back: BackUse { refault_pages: c.get(Event::RefaultPages), near_pages: c.get(Event::NearPages) },
             second_chances: c.get(Event::SecondChances),
             stores_ahead: c.get(Event::StoresAhead),
             stores_ahead_unused: c.get(Event::StoresAheadUnused),
@@ -331,10 +325,12 @@ impl<P: Platform> Manager<P> {
             swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,
             swap_compressed_bytes: core.swap.pool().bytes(),
             swap_pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
-            mmu: P::name(&core.mmu),
-            served: match self.served() {
-                Served::All => "all",
-                Served::UserMode => "user-mode",
+            userfaultfd: UserfaultfdUse {
+                mmu: P::name(&core.mmu),
+                served: match P::served(&core.mmu) {
+                    Served::All => "all",
+                    Served::UserMode => "user-mode",
+                },
             },
         }
     }

@@ -40,7 +40,7 @@ impl Platform for Host {
     type Mmu = HostMmu;
 
     fn mmu(config: &Config, frames: usize, locks: &LockStats) -> Result<HostMmu, StartError> {
-        let mover = match config.mover {
+        let mover = match config.userfaultfd.mover {
             MoverKind::Auto => None,
             MoverKind::Move => Some(Mover::Move),
             MoverKind::Copy => Some(Mover::Copy),
@@ -52,7 +52,7 @@ impl Platform for Host {
             empty_batch: tuning.empty_batch,
             fill_at_once: tuning.fill_at_once,
         };
-        let (transfers, served) = (config.hooks.transfers.clone(), config.served);
+        let (transfers, served) = (config.hooks.transfers.clone(), config.userfaultfd.served);
         let config = HostConfig { arena_frames: frames, changes_wait, transfers, mover, served, batches };
         Ok(HostMmu::new(config, locks)?)
     }
@@ -68,14 +68,14 @@ impl Platform for Host {
     }
 
     fn name(mmu: &HostMmu) -> &'static str {
-        match mmu.mover() {
+        match mmu.ways().0 {
             Mover::Move => "move",
             Mover::Copy => "copy",
         }
     }
 
     fn served(mmu: &HostMmu) -> Served {
-        mmu.served()
+        mmu.ways().1
     }
 }
 

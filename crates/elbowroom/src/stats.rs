@@ -285,11 +285,9 @@ pub struct Stats {
     pub turns: u64,
     /// Pages evicted.
     pub evicted_pages: u64,
-    /// Evicted pages that were read again.
-    pub refault_pages: u64,
-    /// Of the pages that were read again (`refault_pages`) or came in from swap (`pswpin`) those that would
-    /// not have gone out if there were twice the memory: fewer pages went out meanwhile than there are frames.
-    pub near_pages: u64,
+    /// Pages that came back.
+    #[serde(flatten)]
+    pub back: BackUse,
     /// Folios that reclaim took out of their window and put on standby, to see whether they are touched
     /// again.
     pub second_chances: u64,
@@ -352,6 +350,24 @@ pub struct Stats {
     pub swap_compressed_bytes: u64,
     /// Bytes of the frames in which these are.
     pub swap_pool_bytes: u64,
+    /// How the userfaultfd is used.
+    #[serde(flatten)]
+    pub userfaultfd: UserfaultfdUse,
+}
+
+/// Pages that came back, in [`Stats`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct BackUse {
+    /// Evicted pages that were read again.
+    pub refault_pages: u64,
+    /// Of these, and of the pages that came in from swap (`pswpin`), those that would not have gone out if
+    /// there were twice the memory: fewer pages went out meanwhile than there are frames.
+    pub near_pages: u64,
+}
+
+/// How the userfaultfd is used, in [`Stats`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct UserfaultfdUse {
     /// How pages get into windows: `move` or `copy`.
     pub mmu: &'static str,
     /// Which faults are served: `all`, or `user-mode` without those of system calls.
@@ -436,7 +452,7 @@ impl From<&Stats> for ProcessUse {
         Self {
             faults: stats.pgfault,
             major_faults: stats.pgmajfault,
-            refaults: stats.refault_pages,
+            refaults: stats.back.refault_pages,
             read_bytes: stats.read_bytes,
             written_bytes: stats.written_bytes,
             swapped_in: stats.pswpin,

@@ -243,7 +243,8 @@ fn a_page_that_stays_pinned_elsewhere_is_a_bus_error() {
 /// home.
 fn pages_dropped_by_others_hang_nobody(copy: bool) {
     let mover = if copy { elbowroom::MoverKind::Copy } else { elbowroom::MoverKind::Move };
-    let config = Config { mover, handlers: 1, ..Config::with_memory(BUDGET) };
+    let userfaultfd = elbowroom::UserfaultfdConfig { mover, served: None };
+    let config = Config { userfaultfd, handlers: 1, ..Config::with_memory(BUDGET) };
     let (manager, space): (Manager<Host>, _) = match Manager::start(config) {
         Ok(started) => started,
         Err(why) => return skipped(why),

@@ -3,8 +3,8 @@
 use super::{advise, children, exec, lend, limit_calls, map, open, ranges, read, receive, resize, seek};
 use super::{sync, transfer, write};
 use crate::agent::aio::submit_by_number;
+use crate::agent::bring;
 use crate::agent::resize::without_cancellation;
-use crate::agent::user_mode;
 use crate::base::state;
 use crate::base::sys;
 use crate::process::by_number::{Handler, NUMBERS, before};
@@ -118,14 +118,14 @@ static HANDLERS: [Option<Handler>; NUMBERS] = handlers();
 /// The function that takes a call; `None`: the kernel itself.
 extern "C" fn choose(number: c_long, a: c_long, b: c_long) -> Option<Handler> {
     before(number, a, b).or(HANDLERS.get(number as usize).copied().flatten()).or_else(|| {
-        let repeated = state::serves_user_mode_only() && user_mode::can_be_repeated(number);
+        let repeated = state::serves_user_mode_only() && bring::can_be_repeated(number);
         // SAFETY: the stub takes the six words in the registers of six parameters, and the number in one more
         // register, in which `syscall` has it.
         repeated.then(|| unsafe { std::mem::transmute::<unsafe extern "C" fn() -> c_long, Handler>(repeat) })
     })
 }
 
-/// Calls [`user_mode::by_number`] with the call's number as its seventh parameter.
+/// Calls [`bring::by_number`] with the call's number as its seventh parameter.
 #[unsafe(naked)]
 unsafe extern "C" fn repeat() -> c_long {
     #[cfg(target_arch = "x86_64")]
@@ -134,10 +134,10 @@ unsafe extern "C" fn repeat() -> c_long {
         "call {by_number}",
         "add rsp, 8",
         "ret",
-        by_number = sym user_mode::by_number,
+        by_number = sym bring::by_number,
     );
     #[cfg(target_arch = "aarch64")]
-    core::arch::naked_asm!("mov x6, x8", "b {by_number}", by_number = sym user_mode::by_number);
+    core::arch::naked_asm!("mov x6, x8", "b {by_number}", by_number = sym bring::by_number);
 }
 
 /// libc's function of this name. It looks first for numbers without a handler, since most calls have such a

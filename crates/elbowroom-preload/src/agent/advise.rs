@@ -1,8 +1,8 @@
 //! process_madvise(2) of a process on itself: on managed memory it is madvise(2), range by range. The kernel
 //! alone would drop managed pages with what was stored in them.
 
+use super::bring;
 use super::ranges;
-use super::user_mode;
 use crate::base::changes;
 use crate::base::real;
 use crate::base::reserve;
@@ -53,7 +53,7 @@ fn each_part(parts: *const iovec, n: usize, mut each: impl FnMut(&iovec) -> bool
         let batch = &mut batch[..BATCH.min(n - first)];
         let bytes = size_of_val(batch);
         let from = parts.wrapping_add(first).addr();
-        if user_mode::copy_checked(from, batch.as_mut_ptr().addr(), bytes) != bytes {
+        if bring::copy_checked(from, batch.as_mut_ptr().addr(), bytes) != bytes {
             return false;
         }
         if !batch.iter().all(&mut each) {

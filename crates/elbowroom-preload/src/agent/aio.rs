@@ -2,6 +2,7 @@
 //! the kernel makes after the call has returned. Neither can be framed, so a file that they use is left to
 //! the kernel from then on (stdio.rs).
 
+use super::bring;
 use super::stdio::leave_for_good;
 use super::user_mode;
 use crate::base::real;
@@ -26,14 +27,14 @@ const MOST_PARTS: usize = 1024;
 fn number_at(at: usize) -> Option<c_int> {
     let mut number: c_int = 0;
     let len = size_of::<c_int>();
-    let copied = user_mode::copy_checked(at, (&raw mut number).addr(), len);
+    let copied = bring::copy_checked(at, (&raw mut number).addr(), len);
     (copied == len).then_some(number)
 }
 
 fn pointer_at(at: usize) -> Option<usize> {
     let mut pointer = 0usize;
     let len = size_of::<usize>();
-    let copied = user_mode::copy_checked(at, (&raw mut pointer).addr(), len);
+    let copied = bring::copy_checked(at, (&raw mut pointer).addr(), len);
     (copied == len).then_some(pointer)
 }
 
@@ -50,7 +51,7 @@ fn before(block: usize, fd_offset: usize, kind: Kind) -> Result<(), c_int> {
 
 /// Has the buffer of a request go to the kernel, where only faults of instructions are served.
 fn leave_aio_buffer(block: *mut aiocb) {
-    if user_mode::manager().is_none() || block.is_null() {
+    if bring::manager().is_none() || block.is_null() {
         return;
     }
     let word = |offset: usize| pointer_at(block.addr() + offset);
@@ -62,9 +63,10 @@ fn leave_aio_buffer(block: *mut aiocb) {
     user_mode::leave_to_kernel(block.cast(), size_of::<aiocb>());
 }
 
-/// As [`leave_aio_buffer`], for libaio's (and the kernel's) iocb: the buffer, or the array of buffers and these.
+/// As [`leave_aio_buffer`], for libaio's (and the kernel's) iocb: the buffer, or the array of buffers and
+/// these.
 fn leave_iocb_buffer(block: usize) {
-    if user_mode::manager().is_none() || block == 0 {
+    if bring::manager().is_none() || block == 0 {
         return;
     }
     let (Some(opcode), Some(at), Some(len)) =

@@ -6,7 +6,7 @@
 //! Descriptions of what to send (msghdr, iovec) are read with copies that the kernel checks: a bad pointer is
 //! EFAULT.
 
-use crate::agent::user_mode::{self, Does, Part};
+use crate::agent::bring::{self, Does, Part};
 use crate::base::real;
 use crate::base::state;
 use crate::base::sys::{self, PAGE};
@@ -64,7 +64,7 @@ impl Drop for Fresh {
 unsafe fn read<T>(at: *const T) -> Result<T, c_int> {
     let mut value = MaybeUninit::<T>::uninit();
     let len = size_of::<T>();
-    if user_mode::copy_checked(at.addr(), value.as_mut_ptr().addr(), len) != len {
+    if bring::copy_checked(at.addr(), value.as_mut_ptr().addr(), len) != len {
         return Err(libc::EFAULT);
     }
     // SAFETY: all of it was written, and any bytes are valid, the caller's promise.
@@ -83,7 +83,7 @@ impl Parts {
         let bytes = n * size_of::<iovec>();
         let mut mapping = Fresh::new(bytes.next_multiple_of(PAGE)).ok_or(libc::ENOMEM)?;
         let to = mapping.bytes().as_mut_ptr().addr();
-        if user_mode::copy_checked(at.addr(), to, bytes) != bytes {
+        if bring::copy_checked(at.addr(), to, bytes) != bytes {
             return Err(libc::EFAULT);
         }
         Ok(Self { mapping, n })
@@ -132,7 +132,7 @@ fn copy_managed(manager: &Manager, parts: &mut [iovec], limit: usize) -> Result<
         } else if managed(part) {
             let to = at.wrapping_add(offset(part));
             at = at.wrapping_add((offset(part) + part.iov_len).next_multiple_of(PAGE));
-            let copied = user_mode::copy_checked(part.iov_base.addr(), to.addr(), part.iov_len);
+            let copied = bring::copy_checked(part.iov_base.addr(), to.addr(), part.iov_len);
             faulted = copied < part.iov_len;
             *part = iovec { iov_base: to.cast(), iov_len: copied };
         }
@@ -211,7 +211,7 @@ pub unsafe fn send_bytes(socket: c_int, from: *const c_void, len: size_t, flags:
         return unsafe { send_bytes_to(socket, from, len, flags, std::ptr::null(), 0) };
     }
     // SAFETY: the caller's promise.
-    user_mode::send_all(from, len, |from, len| unsafe { real::send(socket, from, len, flags) })
+    bring::send_all(from, len, |from, len| unsafe { real::send(socket, from, len, flags) })
 }
 
 pub unsafe fn send_bytes_to(
@@ -237,7 +237,7 @@ pub unsafe fn send_bytes_to(
     }
     let parts = [Part::loaded(from, len), Part::loaded(to.cast(), to_len as usize)];
     // SAFETY: the caller's promise.
-    user_mode::with(&parts, || unsafe { real::sendto(socket, from, len, flags, to.cast(), to_len) })
+    bring::with(&parts, || unsafe { real::sendto(socket, from, len, flags, to.cast(), to_len) })
 }
 
 /// Sends the message with copies of what is managed in its parts; `None`: nothing is.
@@ -296,7 +296,7 @@ pub unsafe fn send_message(socket: c_int, message: *const msghdr, flags: c_int) 
             Err(errno) => return sys::fail(errno) as ssize_t,
         }
     }
-    user_mode::with_message(message, Does::Load, || {
+    bring::with_message(message, Does::Load, || {
         // SAFETY: the caller's promise.
         unsafe { real::sendmsg(socket, message.cast(), flags) }
     })
@@ -304,7 +304,7 @@ pub unsafe fn send_message(socket: c_int, message: *const msghdr, flags: c_int) 
 
 pub unsafe fn send_messages(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int) -> c_int {
     let Some(manager) = lends(flags) else {
-        return user_mode::with_messages(messages, n as usize, Does::Load, || {
+        return bring::with_messages(messages, n as usize, Does::Load, || {
             // SAFETY: the caller's promise.
             unsafe { real::sendmmsg(socket, messages.cast(), n, flags) as ssize_t }
         }) as c_int;
@@ -338,7 +338,7 @@ fn send_one(manager: &Manager, socket: c_int, at: *mut mmsghdr, flags: c_int) ->
     };
     let len = c_uint::try_from(sent).map_err(|_| sys::errno())?;
     let to = at.addr() + std::mem::offset_of!(mmsghdr, msg_len);
-    let written = user_mode::copy_checked((&raw const len).addr(), to, size_of::<c_uint>());
+    let written = bring::copy_checked((&raw const len).addr(), to, size_of::<c_uint>());
     if written == size_of::<c_uint>() { Ok(sent as usize >= total_bytes(message)) } else { Err(libc::EFAULT) }
 }
 

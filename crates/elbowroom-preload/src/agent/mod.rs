@@ -7,6 +7,7 @@
 pub mod advise;
 pub mod aio;
 pub mod attach;
+pub mod bring;
 pub mod coherence;
 pub mod dump;
 pub mod file_table;

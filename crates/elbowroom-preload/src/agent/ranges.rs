@@ -5,9 +5,9 @@
 //! remap_file_pages the whole range is made the kernel's: locked and sealed memory is the kernel's, and a
 //! range that is rearranged must be one mapping.
 
+use crate::agent::bring;
 use crate::agent::coherence;
 use crate::agent::request::{self, Answer, Durable, Op, RESIDENT_PAGES};
-use crate::agent::user_mode;
 use crate::base::changes;
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -296,7 +296,7 @@ pub unsafe fn resident(addr: *mut c_void, len: size_t, out: *mut c_uchar) -> c_i
             let mut bytes = [0; RESIDENT_PAGES];
             request::submit_with(process, Op::Resident(chunk), |done| bytes = done.resident)?;
             // The program's pointer may be bad: the kernel looks.
-            if user_mode::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages {
+            if bring::copy_checked(bytes.as_ptr() as usize, to as usize, pages) != pages {
                 return Err(libc::EFAULT);
             }
         }

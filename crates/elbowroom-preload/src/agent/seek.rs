@@ -2,12 +2,12 @@
 //! there. What was stored through mappings is written back first, since the kernel finds data and holes by
 //! its own page cache and the disk.
 
+use crate::agent::bring;
 use crate::agent::coherence;
 use crate::agent::flush::flush;
 use crate::agent::ranges::{hand_back, managed_range};
 use crate::agent::request::{self, Change, Flush, Op};
 use crate::agent::resize;
-use crate::agent::user_mode;
 use crate::base::state;
 use crate::base::sys;
 use libc::{c_int, c_long, c_ulong, c_void, off_t};
@@ -108,7 +108,7 @@ fn give_up_registered(argument: usize) -> Result<(), c_int> {
     // struct uffdio_register begins with start and length.
     let mut words = [0_u64; 2];
     let len = size_of_val(&words);
-    if user_mode::copy_checked(argument, words.as_mut_ptr() as usize, len) != len {
+    if bring::copy_checked(argument, words.as_mut_ptr() as usize, len) != len {
         return Ok(());
     }
     let [start, len] = words.map(|word| word as usize);
@@ -150,7 +150,7 @@ fn cloned(request: u32, argument: usize) -> Option<(c_int, Range<u64>)> {
     }
     // struct file_clone_range: source, its offset, length (0: to its end), offset in the target.
     let mut words = [0u64; 4];
-    let copied = user_mode::copy_checked(argument, words.as_mut_ptr() as usize, size_of_val(&words));
+    let copied = bring::copy_checked(argument, words.as_mut_ptr() as usize, size_of_val(&words));
     let [source, from, len, to] = words;
     let source = c_int::try_from(source).ok().filter(|_| copied == size_of_val(&words))?;
     let len = if len == 0 { size(source)?.saturating_sub(from) } else { len };

@@ -31,6 +31,7 @@ use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
 use elbowroom::{
     Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Served, Space,
+    UserfaultfdConfig,
 };
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
@@ -255,20 +256,22 @@ fn config(options: &Options) -> Config {
     Config {
         memory: options.each_bytes.map_or(options.memory_bytes, |each| each.min(options.memory_bytes)),
         member: run::member().cloned(),
-        engine: match options.io {
+        engine: match options.kernel.io {
             Io::Auto => EngineKind::Auto,
             Io::Uring => EngineKind::Uring,
             Io::Threads => EngineKind::Threads,
         },
-        mover: match options.mmu {
-            Mmu::Auto => MoverKind::Auto,
-            Mmu::Move => MoverKind::Move,
-            Mmu::Copy => MoverKind::Copy,
-        },
-        served: match options.faults {
-            Faults::Auto => None,
-            Faults::All => Some(Served::All),
-            Faults::UserMode => Some(Served::UserMode),
+        userfaultfd: UserfaultfdConfig {
+            mover: match options.kernel.mmu {
+                Mmu::Auto => MoverKind::Auto,
+                Mmu::Move => MoverKind::Move,
+                Mmu::Copy => MoverKind::Copy,
+            },
+            served: match options.kernel.faults {
+                Faults::Auto => None,
+                Faults::All => Some(Served::All),
+                Faults::UserMode => Some(Served::UserMode),
+            },
         },
         handlers: options.handlers,
         writeback_interval: options.writeback_interval,

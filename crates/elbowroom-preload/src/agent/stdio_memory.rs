@@ -4,7 +4,8 @@
 //! A large block goes in portions, whose pages are brought before. If a page went away all the same, the
 //! stream has an error and the position where it stopped: the error is cleared, and the rest tried again.
 
-use crate::agent::user_mode::{self, Part};
+use crate::agent::bring::{self, Part};
+use crate::agent::user_mode;
 use crate::base::real;
 use crate::base::sys;
 use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
@@ -24,7 +25,7 @@ unsafe extern "C" {
 
 /// Whether any of these bytes are managed, and need care.
 fn needs_care(at: *const c_void, len: usize) -> bool {
-    user_mode::manager().is_some_and(|(_, manager)| manager.windows().intersects(at.addr(), len))
+    bring::manager().is_some_and(|(_, manager)| manager.windows().intersects(at.addr(), len))
 }
 
 /// Transfers `len` bytes in portions; gives how many. `transfer` is given an offset and a length.
@@ -41,7 +42,7 @@ unsafe fn in_portions(
     while done < len && tries < MOST_TRIES {
         let n = (len - done).min(PORTION);
         let mut moved = 0;
-        user_mode::with(&[part(done, n)], || {
+        bring::with(&[part(done, n)], || {
             moved = transfer(done, n);
             0 as ssize_t
         });

@@ -1,8 +1,8 @@
 //! Transfers inside the kernel: copy_file_range, sendfile, splice.
 
+use crate::agent::bring;
 use crate::agent::coherence::{self, At, Look, Target};
 use crate::agent::request::{Change, Flush};
-use crate::agent::user_mode;
 use crate::base::real;
 use crate::base::sys;
 use libc::{c_int, c_long, c_uint, c_void, off_t, size_t, ssize_t};
@@ -24,7 +24,7 @@ impl Side {
             return Some(Self { fd, pointer, offset, at: At::Cursor });
         }
         let size = size_of::<off_t>();
-        let copied = user_mode::copy_checked(pointer as usize, &raw mut offset as usize, size);
+        let copied = bring::copy_checked(pointer as usize, &raw mut offset as usize, size);
         let at = (copied == size).then(|| At::offset(offset))??;
         Some(Self { fd, pointer, offset, at })
     }
@@ -38,7 +38,7 @@ impl Side {
     fn give_back(&self) -> bool {
         let size = size_of::<off_t>();
         self.pointer.is_null()
-            || user_mode::copy_checked(&raw const self.offset as usize, self.pointer as usize, size) == size
+            || bring::copy_checked(&raw const self.offset as usize, self.pointer as usize, size) == size
     }
 }
 

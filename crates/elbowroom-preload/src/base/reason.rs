@@ -66,6 +66,9 @@ reasons! {
     /// kernel.
     KernelCall = "kernel_call",
         "calls that only the kernel can follow";
+    /// A system call on managed memory failed, since only faults of instructions are served.
+    RefusedCall = "refused_call",
+        "system calls that failed, since only faults of instructions are served (`elbowroom doctor`)";
     /// mlock of managed memory: its file went to the kernel.
     Mlocked = "mlocked",
         "locked in memory (mlock)";

@@ -14,7 +14,7 @@ use crate::base::reason::{Counts, Reason};
 use crate::base::stderr;
 use crate::base::sys;
 use crate::base::turns::Turns;
-use elbowroom::{Manager, Served};
+use elbowroom::Manager;
 
 pub use crate::base::own_thread::{is_service_thread, set_service_thread};
 
@@ -43,8 +43,6 @@ pub struct Process {
     manager: AtomicPtr<Manager>,
     /// The manager copies pages into windows, and so cannot see whether a device has them pinned.
     copies_pages: AtomicBool,
-    /// Calls on managed memory that were seen to fail, since only faults of instructions are served.
-    refused_calls: AtomicU64,
     /// Files opened for a mapping so far.
     opened: AtomicU64,
     /// Why the manager failed, or why this process has no copy of its parent's manager (leaked). Read by
@@ -253,20 +251,10 @@ impl Process {
     /// Sets the manager, once.
     pub fn set_manager(&self, manager: &'static Manager) {
         let pointer = std::ptr::from_ref(manager).cast_mut();
-        self.copies_pages.store(manager.stats().mmu == "copy", Ordering::Release);
-        SERVES_USER_MODE_ONLY.store(manager.served() == Served::UserMode, Ordering::Release);
+        self.copies_pages.store(manager.stats().userfaultfd.mmu == "copy", Ordering::Release);
+        SERVES_USER_MODE_ONLY.store(manager.stats().userfaultfd.served == "user-mode", Ordering::Release);
         LAST_MANAGER.store(pointer, Ordering::Release);
         self.manager.store(pointer, Ordering::Release);
-    }
-
-    /// Counts a system call on managed memory that failed, since only faults of instructions are served.
-    pub fn note_refused_call(&self) {
-        self.refused_calls.fetch_add(1, Ordering::Relaxed);
-    }
-
-    /// How many of these there were.
-    pub fn refused_calls(&self) -> u64 {
-        self.refused_calls.load(Ordering::Relaxed)
     }
 
     /// Whether pages are copied into windows, not moved.

@@ -460,13 +460,6 @@ impl<P: Platform> Reclaim<P> {
         pages
     }
 
-    /// Counts pages that came back, if they would have stayed with twice the memory.
-    fn note_distance(&self, distance: u64, pages: u64) {
-        if distance <= self.listable_frames() as u64 {
-            self.counters.add(Event::NearPages, pages);
-        }
-    }
-
     fn note_evicted(&self, object: Option<&FileObject>, folio: &Folio) {
         if let Some(object) = object {
             self.lists.note_evicted(object.serial, folio);
@@ -480,7 +473,7 @@ impl<P: Platform> Reclaim<P> {
         let refault = self.lists.refault(object.serial, &folio);
         let activate = refault.is_some_and(|Refault { lists, distance }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            self.note_distance(distance, folio.pages());
+            note_distance(self, distance, folio.pages());
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             self.policy.activates(Kind::File, distance, active, room)
@@ -491,6 +484,13 @@ impl<P: Platform> Reclaim<P> {
             cost::note_folio(self, &folio, Cost::Restore, folio.pages());
         }
         self.lists.add(folio, if activate { List::Active } else { List::Inactive });
+    }
+}
+
+/// Counts pages that came back, if they would have stayed with twice the memory.
+fn note_distance<P: Platform>(reclaim: &Reclaim<P>, distance: u64, pages: u64) {
+    if distance <= reclaim.listable_frames() as u64 {
+        reclaim.counters.add(Event::NearPages, pages);
     }
 }
 

@@ -11,7 +11,8 @@ pub use host::HostMachine;
 pub use soft::SoftMachine;
 
 use elbowroom::{
-    Config, FileObject, Manager, MapRequest, MoverKind, Place, Platform, Prot, Sharing, Space, WriteTicket,
+    Config, FileObject, Manager, MapRequest, MoverKind, Place, Platform, Prot, Sharing, Space,
+    UserfaultfdConfig, WriteTicket,
 };
 use elbowroom_sync::Arc;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
@@ -296,5 +297,7 @@ pub fn ends_within<R: Send + 'static>(bound: Duration, body: impl FnOnce() -> R 
 
 /// The configuration of a host machine.
 fn host_config(config: Config, copy: bool) -> Config {
-    Config { mover: if copy { MoverKind::Copy } else { MoverKind::Move }, ..config }
+    let mover = if copy { MoverKind::Copy } else { MoverKind::Move };
+    let userfaultfd = UserfaultfdConfig { mover, served: None };
+    Config { userfaultfd, ..config }
 }

@@ -3,7 +3,7 @@
 //! All that is read through the program's pointers is copied by the kernel, which checks them: a bad
 //! pointer is the call's EFAULT, not a signal.
 
-use crate::agent::user_mode;
+use crate::agent::bring;
 use crate::base::reserve::{BOUNCE_BYTES, Buffer};
 use crate::base::sys::{self, PAGE};
 use elbowroom::Manager;
@@ -112,7 +112,7 @@ fn look(
 ) -> Option<&[iovec]> {
     let to = &mut to[..range.len().min(PARTS_AT_ONCE)];
     let from = (parts as usize).wrapping_add(range.start * size_of::<iovec>());
-    let copied = user_mode::copy_checked(from, to.as_mut_ptr() as usize, size_of_val(to));
+    let copied = bring::copy_checked(from, to.as_mut_ptr() as usize, size_of_val(to));
     (copied == size_of_val(to)).then_some(to)
 }
 
@@ -193,8 +193,8 @@ impl Buffers {
                 let n = (part.iov_len - skip).min(len - done);
                 skip = 0;
                 let copied = match way {
-                    Way::Write => user_mode::copy_checked(there, buffer + done, n),
-                    Way::Read => user_mode::copy_checked(buffer + done, there, n),
+                    Way::Write => bring::copy_checked(there, buffer + done, n),
+                    Way::Read => bring::copy_checked(buffer + done, there, n),
                 };
                 done += copied;
                 if copied < n || done == len {

@@ -36,8 +36,6 @@ pub struct Report<'a> {
     pub groups: Vec<GroupFigures<'a>>,
     /// Forked processes of this program's tree that neither executed a program nor got a manager.
     pub forked_unmanaged: u64,
-    /// System calls on managed memory that were seen to fail, since only faults of instructions are served.
-    pub refused_calls: u64,
     /// The run, of which the process is one, so far; in the report of the process that the command became.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunTotals>,
@@ -137,15 +135,8 @@ impl Display for Report<'_> {
         if let Some(largest) = &self.largest {
             largest::lines(f, largest)?;
         }
-        if stats.served == "user-mode" {
-            match self.refused_calls {
-                0 => line(f, "faults served", format_args!("of instructions only (`elbowroom doctor`)"))?,
-                n => line(
-                    f,
-                    "faults served",
-                    format_args!("of instructions only: {n} system calls failed (`elbowroom doctor`)"),
-                )?,
-            }
+        if stats.userfaultfd.served == "user-mode" {
+            line(f, "faults served", format_args!("of instructions only (`elbowroom doctor`)"))?;
         }
         if self.forked_unmanaged > 0 {
             let n = self.forked_unmanaged;
@@ -182,11 +173,11 @@ fn pressure_line(f: &mut fmt::Formatter<'_>, pressure: &PressureUse) -> fmt::Res
 /// What twice the memory would have spared, if some megabytes came back.
 fn more_memory_line(f: &mut fmt::Formatter<'_>, stats: &Stats) -> fmt::Result {
     const LEAST_PAGES: u64 = 1024;
-    let back = stats.refault_pages + stats.pswpin;
+    let back = stats.back.refault_pages + stats.pswpin;
     if back < LEAST_PAGES {
         return Ok(());
     }
-    let part = 100.0 * stats.near_pages.min(back) as f64 / back as f64;
+    let part = 100.0 * stats.back.near_pages.min(back) as f64 / back as f64;
     let back = Bytes(back * sys::PAGE as u64);
     line(
         f,
@@ -263,7 +254,6 @@ pub fn report_of(process: &Process, figures: Option<(Stats, LockUse, PressureUse
         pressure,
         groups: Vec::new(),
         forked_unmanaged: tree::unmanaged_children(),
-        refused_calls: process.refused_calls(),
         run: if is_main { run::totals() } else { None },
         largest: if is_main && is_verbose { run::largest() } else { None },
         left_to_kernel: Left {
@@ -335,7 +325,6 @@ mod tests {
             run: None,
             largest: None,
             forked_unmanaged: 3,
-            refused_calls: 2,
             left_to_kernel: of(&left),
             pid: 9,
             program: "a \"b\"",
@@ -374,7 +363,6 @@ mod tests {
             run: None,
             largest: None,
             forked_unmanaged: 0,
-            refused_calls: 0,
             left_to_kernel: of(&left),
             pid: 9,
             program: "a",

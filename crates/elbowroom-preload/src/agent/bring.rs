@@ -1,0 +1,281 @@
+//! Calls on managed memory where only faults of instructions are served (`Served::UserMode`). The kernel then
+//! says EFAULT as soon as a system call meets a page that is not in memory, or that it may not store to yet.
+//!
+//! So the pages are brought before the call, and it is made again while it says EFAULT: reclaim may have
+//! taken one away in between.
+//!
+//! Not seen: calls that libc makes inside of other functions, and system calls by instructions of the
+//! program.
+
+use super::request::{self, Op};
+use crate::base::reason::Reason;
+use crate::base::state::{self, Process};
+use crate::base::sys::{self, PAGE};
+use elbowroom::{Advice, Manager, Side};
+use libc::{c_long, c_void, iovec, msghdr, ssize_t};
+use std::ops::Range;
+
+/// The most bytes that are brought for a call at a time. Reclaim should not need them again before the call
+/// has used them, with the smallest budget.
+const MOST_BYTES: usize = 1 << 20;
+/// How often a call is made that says EFAULT although its pages were brought: with a budget that is used up
+/// by other threads, reclaim takes them away again and again.
+const MOST_CALLS: usize = 100;
+/// The most parts of a call whose pages are brought.
+const MOST_PARTS: usize = 1024;
+
+/// What a call does with memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Does {
+    /// It loads.
+    Load,
+    /// It stores.
+    Store,
+}
+
+/// A buffer of a call.
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    at: usize,
+    len: usize,
+    does: Does,
+}
+
+impl Part {
+    /// So many bytes that the call loads.
+    pub fn loaded(at: *const c_void, len: usize) -> Self {
+        Self { at: at.addr(), len, does: Does::Load }
+    }
+
+    /// So many bytes to which the call stores.
+    pub fn stored(at: *mut c_void, len: usize) -> Self {
+        Self { at: at.addr(), len, does: Does::Store }
+    }
+
+    /// One value to which the call stores.
+    pub fn out<T>(at: *mut T) -> Self {
+        Self { at: at.addr(), len: size_of::<T>(), does: Does::Store }
+    }
+}
+
+/// The process and its manager, if that serves only faults of instructions, and the caller is a thread of the
+/// program.
+pub fn manager() -> Option<(&'static Process, &'static Manager)> {
+    state::serves_user_mode_only().then(state::alive)?
+}
+
+/// The pages of the first bytes of a part, if any of it is managed.
+fn managed_pages(manager: &Manager, part: &Part) -> Option<Range<usize>> {
+    let len = part.len.min(MOST_BYTES);
+    let end = part.at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
+    (len > 0 && manager.windows().intersects(part.at, len)).then_some(part.at & !(PAGE - 1)..end)
+}
+
+/// Brings the pages of a part; `false` if none of it is managed, or a page cannot be had. Then the call says
+/// what is wrong.
+fn bring(process: &Process, manager: &Manager, part: &Part) -> bool {
+    let Some(pages) = managed_pages(manager, part) else { return false };
+    let advice = match part.does {
+        Does::Load => Advice::PopulateRead,
+        Does::Store => Advice::PopulateWrite,
+    };
+    let mut brought = true;
+    for (_, inside) in manager.windows().parts(pages).filter(|(side, _)| *side == Side::Managed) {
+        brought &= request::submit(process, Op::Advise(inside, advice)).is_ok();
+    }
+    brought
+}
+
+/// The parts of a call, one after the other: given to a function, since a signal handler may make the call,
+/// which must not allocate.
+type EachPart<'a> = &'a dyn Fn(&mut dyn FnMut(Part));
+
+/// Makes a call with the managed pages of these parts in memory. `call` is libc's own function, and may end
+/// the thread. `errno` is the call's.
+pub fn with(parts: &[Part], call: impl FnMut() -> ssize_t) -> ssize_t {
+    with_each(&|part| parts.iter().copied().for_each(part), call)
+}
+
+fn with_each(each: EachPart<'_>, mut call: impl FnMut() -> ssize_t) -> ssize_t {
+    let Some((process, manager)) = manager() else { return call() };
+    let kept = sys::errno();
+    for _ in 0..MOST_CALLS {
+        let mut brought = false;
+        each(&mut |part| brought |= bring(process, manager, &part));
+        sys::set_errno(kept);
+        let result = call();
+        if result != -1 || sys::errno() != libc::EFAULT || !brought {
+            return result;
+        }
+    }
+    process.count(Reason::RefusedCall);
+    sys::fail(libc::EFAULT) as ssize_t
+}
+
+/// As [`with`], for a call with an array of parts.
+pub fn with_parts(parts: *const iovec, n: usize, does: Does, call: impl FnMut() -> ssize_t) -> ssize_t {
+    with_each(&|each| each_of_array(parts, n, does, each), call)
+}
+
+fn each_of_array(parts: *const iovec, n: usize, does: Does, each: &mut dyn FnMut(Part)) {
+    let n = n.min(MOST_PARTS);
+    each(Part::loaded(parts.cast(), n * size_of::<iovec>()));
+    for index in 0..n {
+        let mut part = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        if !read(parts.wrapping_add(index), &mut part) {
+            return;
+        }
+        each(Part { at: part.iov_base.addr(), len: part.iov_len, does });
+    }
+}
+
+/// As [`with`], for a call with a message.
+pub fn with_message(message: *const msghdr, does: Does, call: impl FnMut() -> ssize_t) -> ssize_t {
+    with_each(&|each| each_of_message(message, does, each), call)
+}
+
+/// As [`with`], for a call with an array of messages.
+pub fn with_messages(
+    messages: *const libc::mmsghdr,
+    n: usize,
+    does: Does,
+    call: impl FnMut() -> ssize_t,
+) -> ssize_t {
+    let each = |each: &mut dyn FnMut(Part)| {
+        for index in 0..n.min(MOST_PARTS) {
+            let message = messages.wrapping_add(index);
+            // The kernel stores how many bytes the message has, for sends, too.
+            each(Part::out(message.cast_mut()));
+            each_of_message(message.cast(), does, each);
+        }
+    };
+    with_each(&each, call)
+}
+
+fn each_of_message(at: *const msghdr, does: Does, each: &mut dyn FnMut(Part)) {
+    // SAFETY: all zero is a message of nothing.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    if !read(at, &mut message) {
+        return;
+    }
+    let of = |at: *mut c_void, len: usize| Part { at: at.addr(), len, does };
+    // The kernel stores the lengths of what it has received, and the flags.
+    each(of(at.cast_mut().cast(), size_of::<msghdr>()));
+    each(of(message.msg_name, message.msg_namelen as usize));
+    each(of(message.msg_control, message.msg_controllen));
+    each_of_array(message.msg_iov, message.msg_iovlen, does, each);
+}
+
+/// Writes or sends all of a buffer, of which only a beginning can be in memory at a time, in several calls.
+/// `call` is given the address and the length of the rest.
+pub fn send_all(from: *const c_void, len: usize, call: impl Fn(*const c_void, usize) -> ssize_t) -> ssize_t {
+    let mut done = 0;
+    loop {
+        let (rest, left) = (from.wrapping_byte_add(done), len - done);
+        let n = with(&[Part::loaded(rest, left)], || call(rest, left));
+        let Some(n) = usize::try_from(n).ok().filter(|n| *n > 0) else {
+            return if done > 0 { done as ssize_t } else { n };
+        };
+        done += n;
+        // A count that ends elsewhere than where a page may have been missing is the kernel's own.
+        if done >= len || !(from.addr() + done).is_multiple_of(PAGE) {
+            return done as ssize_t;
+        }
+    }
+}
+
+/// A value of the program's; `false` if it cannot be read.
+fn read<T>(at: *const T, to: &mut T) -> bool {
+    copy_checked(at.addr(), std::ptr::from_mut(to).addr(), size_of::<T>()) == size_of::<T>()
+}
+
+/// [`sys::copy_checked`], of managed memory, too: what is not in memory is brought. `errno` is kept.
+pub fn copy_checked(from: usize, to: usize, len: usize) -> usize {
+    let mut done = sys::copy_checked(from, to, len);
+    if done == len {
+        return done;
+    }
+    let Some((process, manager)) = manager() else { return done };
+    let kept = sys::errno();
+    let mut calls = 0;
+    while done < len && calls < MOST_CALLS {
+        let rest = (len - done).min(MOST_BYTES);
+        let sides = [
+            Part { at: from + done, len: rest, does: Does::Load },
+            Part { at: to + done, len: rest, does: Does::Store },
+        ];
+        let mut brought = false;
+        for part in &sides {
+            brought |= bring(process, manager, part);
+        }
+        let copied = sys::copy_checked(from + done, to + done, rest);
+        done += copied;
+        if copied == 0 && !brought {
+            break;
+        }
+        calls = if copied == 0 { calls + 1 } else { 0 };
+    }
+    sys::set_errno(kept);
+    done
+}
+
+/// Whether [`by_number`] can make the call: not if it does not return, or returns on another stack.
+pub fn can_be_repeated(number: c_long) -> bool {
+    !matches!(
+        number,
+        libc::SYS_exit | libc::SYS_exit_group | libc::SYS_rt_sigreturn | libc::SYS_clone | libc::SYS_clone3
+    ) && !is_vfork(number)
+}
+
+fn is_vfork(number: c_long) -> bool {
+    #[cfg(target_arch = "x86_64")]
+    return number == libc::SYS_vfork;
+    #[cfg(not(target_arch = "x86_64"))]
+    return false;
+}
+
+/// A system call by number that the library has no function for, made again with its pages in memory if it
+/// says EFAULT: each word that is an address of managed memory is taken for the one of a small structure.
+///
+/// # Safety
+/// As the call.
+pub unsafe extern "C-unwind" fn by_number(
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+    number: c_long,
+) -> c_long {
+    const STRUCTURE_BYTES: usize = 4096;
+    let parts =
+        [a, b, c, d, e, f].map(|word| Part { at: word as usize, len: STRUCTURE_BYTES, does: Does::Store });
+    let loaded = parts.map(|part| Part { does: Does::Load, ..part });
+    // SAFETY: the caller's promise.
+    let call = || unsafe { sys::system_call(number, a, b, c, d, e, f) as ssize_t };
+    let first = call();
+    if first != -1 || sys::errno() != libc::EFAULT {
+        return first as c_long;
+    }
+    let Some((process, manager)) = manager() else { return first as c_long };
+    for _ in 0..MOST_CALLS {
+        let mut brought = false;
+        for (store, load) in parts.iter().zip(&loaded) {
+            // Memory that may not be stored to is brought for loads.
+            brought |= bring(process, manager, store) || bring(process, manager, load);
+        }
+        sys::set_errno(libc::EFAULT);
+        if !brought {
+            break;
+        }
+        let result = call();
+        if result != -1 || sys::errno() != libc::EFAULT {
+            return result as c_long;
+        }
+    }
+    if parts.iter().any(|part| managed_pages(manager, part).is_some()) {
+        process.count(Reason::RefusedCall);
+    }
+    sys::fail(libc::EFAULT) as c_long
+}
