@@ -516,7 +516,7 @@ const LARGE_TYPES: [(&str, &str, Size); 17] = [
     ("crates/elbowroom", "swap::area::Swap", Size { fields: 19, methods: 73 }),
     ("crates/elbowroom", "writeback::Writeback", Size { fields: 8, methods: 73 }),
     ("crates/elbowroom-machine", "host::HostMmu", Size { fields: 11, methods: 75 }),
-    ("crates/elbowroom-options", "options::Options", Size { fields: 24, methods: 7 }),
+    ("crates/elbowroom-options", "options::Options", Size { fields: 23, methods: 7 }),
     ("crates/elbowroom-preload", "base::state::Process", Size { fields: 18, methods: 14 }),
     ("lab", "page::input::Figures", Size { fields: 21, methods: 10 }),
     ("lab", "record::Record", Size { fields: 34, methods: 7 }),

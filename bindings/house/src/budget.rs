@@ -230,8 +230,8 @@ impl Promise {
                 Kind::Memory,
                 format!(
                     "{bytes} bytes do not fit into the {swap} bytes of swap in {dir}, of which {promised} \
-                     are promised: other processes share the memory and may need all of it, so memory without a \
-                     file must fit into swap; {}",
+                     are promised: other processes share the memory and may need all of it, so memory \
+                     without a file must fit into swap; {}",
                     house::words().shared_swap
                 ),
             ));

@@ -26,8 +26,8 @@ pub enum MoverKind {
 pub struct UserfaultfdConfig {
     /// How pages get into windows.
     pub mover: MoverKind,
-    /// Which faults are served; `None`: as many as are permitted. [`UserfaultfdUse::served`](crate::UserfaultfdUse::served)
-    /// tells.
+    /// Which faults are served; `None`: as many as are permitted.
+    /// [`UserfaultfdUse::served`](crate::UserfaultfdUse::served) tells.
     pub served: Option<Served>,
 }
 

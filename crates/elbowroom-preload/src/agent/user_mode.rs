@@ -1,7 +1,7 @@
 //! Reads and writes, and memory that the kernel uses later, where only faults of instructions are served
-//! (bring.rs). A read or write of a regular file goes through a buffer, since its count must be whole. Memory
-//! that the kernel uses after the call (asynchronous transfers), or that libc itself gives to system calls (the
-//! buffer of a stream), goes to the kernel first.
+//! (bring.rs). A read or write of a regular file goes through a buffer, since its count must be whole.
+//! Memory that the kernel uses after the call (asynchronous transfers), or that libc itself gives to system
+//! calls (the buffer of a stream), goes to the kernel first.
 
 use super::bring::{Does, Part, manager, send_all, with, with_parts};
 use super::coherence::{self, At, Given, Way};
