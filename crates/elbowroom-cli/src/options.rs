@@ -176,9 +176,9 @@ mod tests {
             "vma_locks",
         ])
         .unwrap();
-        let Options { memory_bytes, swap_bytes, ref report, io, heap, fallback, .. } = some.options;
+        let Options { memory_bytes, swap_bytes, ref report, kernel, heap, fallback, .. } = some.options;
         assert_eq!((memory_bytes, swap_bytes, report.quiet), (1536 << 20, 0, true));
-        assert_eq!((io, heap, fallback), (Io::Uring, Heap::All, Fallback::Kernel));
+        assert_eq!((kernel.io, heap, fallback), (Io::Uring, Heap::All, Fallback::Kernel));
         assert_eq!(some.options.writeback_interval, Duration::from_millis(1500));
         assert_eq!((report.trace_bytes, some.options.tests.ablate.as_deref()), (8 << 20, Some("vma_locks")));
         assert!(some.names(&table::MEMORY) && some.names(&table::SWAP) && !some.names(&table::SWAP_DIR));

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use elbowroom_options::{Io, Mmu, Options, ReportOptions, Sharing, TestOptions};
+use elbowroom_options::{Faults, Io, KernelOptions, Mmu, Options, ReportOptions, Sharing, TestOptions};
 
 use self::bench::{Bench, ELBOWROOM, assert_refused, copy, managed_bench, skipped, stderr, stdout};
 
@@ -273,8 +273,7 @@ fn the_environment_tells_the_library_everything() {
     let expected = Options {
         memory_bytes: 240 << 20,
         min_size_bytes: 2 << 20,
-        io: Io::Threads,
-        mmu: Mmu::Copy,
+        kernel: KernelOptions { io: Io::Threads, mmu: Mmu::Copy, faults: Faults::Auto },
         handlers: 3,
         writeback_interval: Duration::from_millis(250),
         dirty_bytes: Some(1 << 20),

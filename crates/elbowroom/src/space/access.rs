@@ -150,7 +150,7 @@ impl<P: Platform> Spaces<P> {
 #[cfg(all(test, not(shuttle)))]
 mod tests {
     use crate::{Advice, Config, Host, Manager, MapRequest, Prot, Sharing, Soft};
-    use elbowroom_machine::{Errno, PAGE_SIZE};
+    use elbowroom_machine::{Errno, Mmu, PAGE_SIZE};
 
     /// Undoing a denial takes the page's rights away for a moment, so it must not be done at each write(2)
     /// without need.
