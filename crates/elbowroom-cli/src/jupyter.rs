@@ -216,7 +216,11 @@ fn install(
     })?;
 
     let version = python.version.split('.').take(2).collect::<Vec<_>>().join(".");
-    let shown = args.display_name.clone().unwrap_or_else(|| format!("Python {version}, {size}"));
+    let by_default = match name.as_str() {
+        NAME => format!("Python {version}, {size}"),
+        other => format!("Python {version}, {size} ({other})"),
+    };
+    let shown = args.display_name.clone().unwrap_or(by_default);
     let spec = json!({
         "argv": start,
         "display_name": shown,
@@ -243,14 +247,14 @@ fn install(
     write(&directory, &file, &spec)
         .map_err(|error| Failure::new(NOT_DONE, format!("cannot write {}: {error}", file.display())))?;
     print(&format!("{}\nIn a notebook, choose the kernel \"{shown}\".\n", file.display()))?;
-    for lack in lacks(&python) {
+    for lack in lacks(&python, &args.options) {
         say(&format!("note: {lack}"));
     }
     Ok(())
 }
 
 /// What must be done before the kernel works.
-fn lacks(python: &Python) -> Vec<String> {
+fn lacks(python: &Python, options: &[String]) -> Vec<String> {
     let mut lacks = Vec::new();
     if !python.has_ipykernel {
         let path = &python.path;
@@ -268,6 +272,13 @@ fn lacks(python: &Python) -> Vec<String> {
     if let Err(why) = plan::mode(&probe::userfaultfd(), &probe::io_uring(), Mmu::Auto, Io::Auto, Faults::Auto)
     {
         lacks.push(format!("the kernel cannot start on this machine so far: {why}; see `elbowroom doctor`"));
+    } else if options.windows(2).any(|pair| pair[0] == "--heap" && pair[1] == "all")
+        && plan::serves_user_mode_only(&probe::userfaultfd())
+    {
+        lacks.push(format!(
+            "the kernel cannot start on this machine so far with --heap all: {}",
+            plan::PERMIT
+        ));
     }
     lacks
 }

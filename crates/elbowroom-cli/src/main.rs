@@ -40,9 +40,10 @@ use elbowroom_options::Options;
 
 use crate::failure::USAGE;
 
-/// Run programs on files larger than their memory.
+/// Run programs on data larger than their memory.
 ///
-/// Elbowroom pages the files that a program maps under a hard memory budget, in the program's own process.
+/// Elbowroom pages the files that a program maps, and its large arrays, under a hard memory budget, in the
+/// program's own process.
 /// The program needs no change and you need no special rights beyond userfaultfd.
 #[derive(Parser)]
 #[command(name = "elbowroom", version = version::VERSION.as_str(), after_help = EXAMPLES)]
@@ -53,7 +54,7 @@ struct Cli {
 
 const EXAMPLES: &str = "Examples:
   elbowroom doctor                                    can this machine run it?
-  elbowroom run --memory 512M -- python3 train.py     give it 512 MiB for its mapped files
+  elbowroom run --memory 512M -- python3 train.py     give it 512 MiB for its files and arrays
   elbowroom top                                       what does each process of the run have, and do?
   elbowroom ctl set max=1G                            give the run another budget
   elbowroom run --help                                every option of run";

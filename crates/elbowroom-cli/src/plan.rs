@@ -75,9 +75,7 @@ pub fn userfaultfd_obstacle(found: &Userfaultfd, faults: Faults) -> Option<Strin
     };
     if !permitted {
         return Some(if faults == Faults::All && found.user_mode_only.works {
-            format!(
-                "userfaultfd is permitted for faults in user mode only (leave out --faults all), or {PERMIT}"
-            )
+            format!("userfaultfd is permitted for faults in user mode only: leave out --faults all; {PERMIT}")
         } else if found.syscall.errno == Some(ENOSYS) {
             "this kernel has no userfaultfd: use one built with CONFIG_USERFAULTFD (in a sandbox that is not \
              Linux, such as gVisor, there is none)"
@@ -263,7 +261,7 @@ mod tests {
         (found.device, found.syscall) = (no(13), no(1));
         assert!(serves_user_mode_only(&found));
         assert_eq!(chosen(&found, Faults::Auto), Ok(USER_MODE));
-        assert!(chosen(&found, Faults::All).unwrap_err().contains("user mode only (leave out"));
+        assert!(chosen(&found, Faults::All).unwrap_err().contains("user mode only: leave out"));
         found.user_mode_only = no(1);
         assert!(chosen(&found, Faults::Auto).unwrap_err().contains("doctor --fix"));
     }

@@ -163,7 +163,9 @@ fn prepare(
     };
     match obstacle(options, binary, &library)? {
         Err(failure) => return Ok(Err(failure)),
-        Ok(mode) if mode.userfaultfd == plan::USER_MODE => without_kernel_faults(options)?,
+        Ok(mode) if mode.userfaultfd == plan::USER_MODE => {
+            without_kernel_faults(options, asked.names_heap_min)?
+        }
         Ok(_) => {}
     }
     let mut swap = match asked.decide(options.memory_bytes) {
@@ -232,7 +234,7 @@ fn check(options: &mut Options) -> Result<(), Failure> {
 
 /// Changes the options to those of a run in which system calls on managed memory fail that is not in memory:
 /// memory that libc uses for itself must not be managed.
-fn without_kernel_faults(options: &mut Options) -> Result<(), Failure> {
+fn without_kernel_faults(options: &mut Options, is_heap_min_given: bool) -> Result<(), Failure> {
     // libc reads directories into blocks of up to 1 MiB.
     const LEAST_BYTES: u64 = 2 << 20;
     if options.heap == Heap::All {
@@ -243,6 +245,12 @@ fn without_kernel_faults(options: &mut Options) -> Result<(), Failure> {
                  would fail. Use --heap large, or {}",
                 plan::PERMIT
             ),
+        ));
+    }
+    if is_heap_min_given && options.heap_min_bytes < LEAST_BYTES && !options.report.quiet {
+        say(&format!(
+            "note: --heap-min is {}, since only faults of instructions are served here",
+            Shown(LEAST_BYTES)
         ));
     }
     options.heap_min_bytes = options.heap_min_bytes.max(LEAST_BYTES);

@@ -36,6 +36,8 @@ pub struct Asked<'a> {
     /// `--memory` was given. A user who names a budget expects the usual multiple of it as swap, and is
     /// told if there is less.
     pub for_named_budget: bool,
+    /// `--heap-min` was given.
+    pub names_heap_min: bool,
     /// `--fallback`: whether anonymous memory may stay with the kernel.
     pub fallback: Fallback,
 }
@@ -62,6 +64,7 @@ impl<'a> Asked<'a> {
             dir: options.swap_dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
             encrypt: options.swap_encrypt,
             for_named_budget: given.names(&table::MEMORY),
+            names_heap_min: given.names(&table::HEAP_MIN),
             fallback: options.fallback,
         }
     }
@@ -177,8 +180,14 @@ mod tests {
     use super::*;
 
     const MEMORY: u64 = 64 << 20;
-    const NOTHING: Asked<'static> =
-        Asked { bytes: None, dir: None, encrypt: false, for_named_budget: true, fallback: Fallback::None };
+    const NOTHING: Asked<'static> = Asked {
+        bytes: None,
+        dir: None,
+        encrypt: false,
+        for_named_budget: true,
+        names_heap_min: false,
+        fallback: Fallback::None,
+    };
 
     #[test]
     fn what_a_budget_cannot_describe_is_an_error_of_usage() {

@@ -96,6 +96,27 @@ pub fn with(parts: &[Part], call: impl FnMut() -> ssize_t) -> ssize_t {
     with_each(&|part| parts.iter().copied().for_each(part), call)
 }
 
+/// Brings the pages of these parts, as far as they can be had. `errno` is kept.
+pub fn bring_all(parts: &[Part]) {
+    if let Some((process, manager)) = manager() {
+        let kept = sys::errno();
+        for part in parts {
+            bring(process, manager, part);
+        }
+        sys::set_errno(kept);
+    }
+}
+
+/// As [`with`], for a call that has done nothing if it says EFAULT: it is made first, since most pages are in
+/// memory, and bringing them takes a request.
+pub fn with_after(parts: &[Part], mut call: impl FnMut() -> ssize_t) -> ssize_t {
+    let result = call();
+    if result != -1 || manager().is_none() || sys::errno() != libc::EFAULT {
+        return result;
+    }
+    with(parts, call)
+}
+
 fn with_each(each: EachPart<'_>, mut call: impl FnMut() -> ssize_t) -> ssize_t {
     let Some((process, manager)) = manager() else { return call() };
     let kept = sys::errno();
@@ -172,7 +193,7 @@ pub fn send_all(from: *const c_void, len: usize, call: impl Fn(*const c_void, us
     let mut done = 0;
     loop {
         let (rest, left) = (from.wrapping_byte_add(done), len - done);
-        let n = with(&[Part::loaded(rest, left)], || call(rest, left));
+        let n = with_after(&[Part::loaded(rest, left)], || call(rest, left));
         let Some(n) = usize::try_from(n).ok().filter(|n| *n > 0) else {
             return if done > 0 { done as ssize_t } else { n };
         };

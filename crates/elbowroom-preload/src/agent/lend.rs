@@ -261,7 +261,8 @@ fn send_copies(
     Ok(Some(r as ssize_t))
 }
 
-fn is_stream(socket: c_int) -> bool {
+/// Whether a socket gives bytes without bounds of messages.
+pub fn is_stream(socket: c_int) -> bool {
     let (mut kind, mut len) = (0 as c_int, size_of::<c_int>() as socklen_t);
     let (level, name) = (libc::SOL_SOCKET as c_long, libc::SO_TYPE as c_long);
     // SAFETY: both point to what the kernel writes.

@@ -2,12 +2,18 @@
 //! instructions are served.
 
 use crate::agent::bring::{self, Does, Part};
+use crate::agent::lend::is_stream;
 use crate::base::real;
 use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 
 pub unsafe fn receive_bytes(socket: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    let parts = [Part::stored(to, len)];
     // SAFETY: the caller's promise.
-    bring::with(&[Part::stored(to, len)], || unsafe { real::recv(socket, to, len, flags) })
+    let call = || unsafe { real::recv(socket, to, len, flags) };
+    if bring::manager().is_some() && is_stream(socket) {
+        return bring::with_after(&parts, call);
+    }
+    bring::with(&parts, call)
 }
 
 pub unsafe fn receive_checked(

@@ -1,14 +1,15 @@
 //! The functions of stdio that are given memory, which libc passes on to system calls of its own where only
 //! faults of instructions are served (user_mode.rs).
 //!
-//! A large block goes in portions, whose pages are brought before. If a page went away all the same, the
-//! stream has an error and the position where it stopped: the error is cleared, and the rest tried again.
+//! A large block goes in portions. If a page of one is not in memory, the stream has an error and the position
+//! where it stopped: the page is brought, the error is cleared, and the rest tried again. Most blocks are small,
+//! and go through the stream's buffer by instructions, so nothing is brought before.
 
 use crate::agent::bring::{self, Part};
 use crate::agent::user_mode;
 use crate::base::real;
 use crate::base::sys;
-use libc::{FILE, c_char, c_int, c_void, size_t, ssize_t};
+use libc::{FILE, c_char, c_int, c_void, size_t};
 
 /// The bytes of a portion.
 const PORTION: usize = 256 << 10;
@@ -41,11 +42,7 @@ unsafe fn in_portions(
     let (mut done, mut tries) = (0, 0);
     while done < len && tries < MOST_TRIES {
         let n = (len - done).min(PORTION);
-        let mut moved = 0;
-        bring::with(&[part(done, n)], || {
-            moved = transfer(done, n);
-            0 as ssize_t
-        });
+        let moved = transfer(done, n);
         done += moved;
         if moved == n {
             tries = 0;
@@ -58,6 +55,7 @@ unsafe fn in_portions(
         }
         // SAFETY: the caller's promise.
         unsafe { clearerr_unlocked(file) };
+        bring::bring_all(&[part(done, len - done)]);
         tries = if moved == 0 { tries + 1 } else { 0 };
     }
     done

@@ -3,8 +3,9 @@
 //! Memory that the kernel uses after the call (asynchronous transfers), or that libc itself gives to system
 //! calls (the buffer of a stream), goes to the kernel first.
 
-use super::bring::{Does, Part, manager, send_all, with, with_parts};
+use super::bring::{Does, Part, manager, send_all, with, with_after, with_parts};
 use super::coherence::{self, At, Given, Way};
+use super::lend::is_stream as is_stream_socket;
 use super::ranges::hand_back;
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -33,6 +34,15 @@ fn reads_are_whole(fd: c_int) -> bool {
     sys::fstat(fd).is_some_and(|stat| matches!(kind(stat), libc::S_IFREG | libc::S_IFBLK))
 }
 
+/// Whether a read that fails leaves what it would have given for the next one. `errno` is kept.
+fn is_stream(fd: c_int) -> bool {
+    sys::fstat(fd).is_some_and(|stat| match stat.st_mode & libc::S_IFMT {
+        libc::S_IFIFO => true,
+        libc::S_IFSOCK => is_stream_socket(fd),
+        _ => false,
+    })
+}
+
 /// A read or write of something that is not managed. `real` is libc's own function.
 pub fn transfer(
     way: Way,
@@ -52,6 +62,9 @@ pub fn transfer(
         return buffers.transfer(way, fd, at, flags);
     }
     match (given, way) {
+        (Given::One(part), Way::Read) if is_stream(fd) => {
+            with_after(&[Part::stored(part.iov_base, part.iov_len)], real)
+        }
         (Given::One(part), Way::Read) => with(&[Part::stored(part.iov_base, part.iov_len)], real),
         (Given::One(part), Way::Write) if at == Some(At::Cursor) => {
             // SAFETY: a part of the program's buffer, which the kernel checks.

@@ -94,7 +94,7 @@ impl<P: Platform> Faults<P> {
             return self.report(&format!(
                 "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
                  The processes of the run have {has} of the budget of {max} MiB, and {out} of {swap} MiB of \
-                 swap, {used} of it this one. They need a larger budget or more swap"
+                 swap, {used} of it this one. They need a larger budget (--memory) or more swap (--swap)"
             ));
         }
         // Pages of a group at its limit have to stay, although there is room in swap.
@@ -102,7 +102,10 @@ impl<P: Platform> Faults<P> {
         let full = full.map_or(String::new(), |full| {
             format!(". Pages of memory {full} stay in memory: its swap is at its swap-max")
         });
-        let with_more = if self.swap.is_on() { "a larger budget or more swap" } else { "a larger budget" };
+        let with_more = match self.swap.is_on() {
+            true => "a larger budget (--memory) or more swap (--swap)",
+            false => "a larger budget (--memory)",
+        };
         self.report(&format!(
             "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \
              fails. All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} \

@@ -173,11 +173,12 @@ fn pressure_line(f: &mut fmt::Formatter<'_>, pressure: &PressureUse) -> fmt::Res
 /// What twice the memory would have spared, if some megabytes came back.
 fn more_memory_line(f: &mut fmt::Formatter<'_>, stats: &Stats) -> fmt::Result {
     const LEAST_PAGES: u64 = 1024;
+    const LEAST_PERCENT: f64 = 1.0;
     let back = stats.back.refault_pages + stats.pswpin;
-    if back < LEAST_PAGES {
+    let part = 100.0 * stats.back.near_pages.min(back) as f64 / back.max(1) as f64;
+    if back < LEAST_PAGES || part < LEAST_PERCENT {
         return Ok(());
     }
-    let part = 100.0 * stats.back.near_pages.min(back) as f64 / back as f64;
     let back = Bytes(back * sys::PAGE as u64);
     line(
         f,
@@ -218,7 +219,10 @@ impl Display for Left<'_> {
         if title.is_empty() {
             return Ok(());
         }
-        let small = "small blocks of the heap (--heap all manages them)";
+        let small = match state::serves_user_mode_only() {
+            true => "small blocks of the heap",
+            false => "small blocks of the heap (--heap all manages them)",
+        };
         line(f, title, format_args!("{}", if self.small_blocks { small } else { "nothing" }))
     }
 }
