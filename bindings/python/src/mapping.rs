@@ -3,7 +3,7 @@
 use crate::group::Group;
 use crate::interpreter::Interpreter;
 use elbowroom::Place;
-use elbowroom_house::held::{FilePart, Held, Mode};
+use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house;
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::exceptions::{PyBufferError, PyValueError};
@@ -122,8 +122,7 @@ impl Mapping {
         let before = (offset % PAGE_SIZE as u64) as usize;
         let too_large = || PyValueError::new_err("the mapping is too large");
         let len = before.checked_add(length).ok_or_else(too_large)?;
-        let (offset_of_page, place) = (offset - before as u64, Place::Anywhere);
-        let part = FilePart { fd, offset: offset_of_page, len, mode, trust, or_kernel: true, place };
+        let part = FilePart::new(fd, offset - before as u64, len, mode, trust);
         let house = house::house(Interpreter(py))?;
         let (held, reason) = Held::of_file(Interpreter(py), house, part, Some(group.budget()))?;
         let start = held.start();
@@ -143,6 +142,7 @@ impl Mapping {
             house::house(Interpreter(py))?,
             length,
             Place::Anywhere,
+            Wishes::default(),
             Some(group.budget()),
         )?;
         let (start, held) = (held.start(), Some(Arc::new(held)).into());
