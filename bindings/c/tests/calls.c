@@ -579,8 +579,8 @@ static void test_fork(void)
     GOOD(er_stop(manager));
 }
 
-/* A file that the kernel maps for loads is not managed beside that: a store through one mapping is seen by the
-   other one. */
+/* A file that the kernel maps for loads is not managed beside that: a store through one mapping is seen by
+   the other one. */
 static void test_kernels(void)
 {
     make_file(16);

@@ -2,8 +2,8 @@
 //!
 //! A file is the manager's or the kernel's, never both, since the bytes in their two caches would differ
 //! (docs/decisions/0015-one-owner.md). If the kernel must map a file that is managed, the file goes to the
-//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file in this process,
-//! for whatever, all further mappings of it are the kernel's, too.
+//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file in this
+//! process, for whatever, all further mappings of it are the kernel's, too.
 //!
 //! So each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A
 //! file may go to the kernel between the look at which of them serves it and the verb; then the manager says

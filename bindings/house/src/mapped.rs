@@ -11,7 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 struct MappedFile {
     /// Mappings of the file, by whomever.
     mappings: usize,
-    /// Mappings that the kernel was to serve from the beginning, or is to serve since a change of their rights.
+    /// Mappings that the kernel serves from the beginning, or since a change of their rights.
     kernels: usize,
     /// The file went to the kernel, and the kernel has mappings that were managed before.
     given: bool,
@@ -100,8 +100,8 @@ pub fn note_given(id: FileId) {
     });
 }
 
-/// Whether the kernel maps the file in this process. A managed mapping beside that would have other bytes: what
-/// is stored through one of the two is seen late, or never, through the other one.
+/// Whether the kernel maps the file in this process. A managed mapping beside that would have other bytes:
+/// what is stored through one of the two is seen late, or never, through the other one.
 pub fn is_kernels(id: FileId) -> bool {
     mapped_files(|files| files.get(&id).is_some_and(|file| file.given || file.kernels > 0))
 }

@@ -1,5 +1,5 @@
-//! A mapping of bindings/house, with what memmap2 has more: rights that change, execution, files of all kinds,
-//! and stores that are in the file when the mapping is gone.
+//! A mapping of bindings/house, with what memmap2 has more: rights that change, execution, files of all
+//! kinds, and stores that are in the file when the mapping is gone.
 //!
 //! If a mapping for loads is made one for stores (`make_mut`), the manager permits it if it has opened the
 //! file for stores, which it tries if the descriptor permits that. If not, a descriptor is kept, with which

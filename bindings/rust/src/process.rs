@@ -13,8 +13,8 @@ use std::sync::mpsc::Receiver;
 const WORDS: Words = Words {
     fork: "execute a program in the child, or map there what it needs",
     trust: "with FileSharing::Trust it is managed all the same",
-    swap_dir: "name another directory with Process::swap_dir before the first mapping, or map without a promise \
-               (no_reserve_swap)",
+    swap_dir: "name another directory with Process::swap_dir before the first mapping, or map without a \
+               promise (no_reserve_swap)",
     swap: "give the budget more with Budget::with_swap, or map without a promise (no_reserve_swap)",
 };
 
