@@ -7,7 +7,7 @@ use crate::manager::er_manager;
 use crate::table::{Call, File, with_manager};
 use elbowroom::{Advice, Errno, Place};
 use elbowroom_house::failure::Failure;
-use elbowroom_house::held::{FilePart, Held, Mode};
+use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house::House;
 use elbowroom_machine::PAGE_SIZE;
 use std::ffi::{c_int, c_void};
@@ -141,7 +141,7 @@ fn map(call: &Call, options: &er_map_options) -> Result<Held, Failure> {
             let text = "anonymous memory has a length, no offset, and is stored to: it has no file";
             return Err(invalid(text));
         }
-        return Held::of_memory(Thread, call.house, asked, place, group);
+        return Held::of_memory(Thread, call.house, asked, place, Wishes::default(), group);
     }
     let (_file_call, file) = Call::of_file(file as usize)?;
     let mode = match (access & ER_WRITE != 0, flags & ER_PRIVATE != 0) {
@@ -172,7 +172,7 @@ fn map_file(
         return Err(invalid("the file has no bytes there, and nothing cannot be mapped"));
     }
     let trust = file.flags & ER_TRUST != 0;
-    let part = FilePart { fd: file.fd()?, offset, len, mode, trust, or_kernel, place };
+    let part = FilePart { or_kernel, place, ..FilePart::new(file.fd()?, offset, len, mode, trust) };
     Ok(Held::of_file(Thread, house, part, group)?.0)
 }
 

@@ -138,7 +138,7 @@ fn map(
     let mode = if prot & libc::PROT_WRITE != 0 { Mode::Write } else { Mode::Read };
     let call = begin()?;
     let map = |place: Place| {
-        let part = FilePart { fd, offset, len, mode, trust: true, or_kernel: false, place };
+        let part = FilePart { or_kernel: false, place, ..FilePart::new(fd, offset, len, mode, true) };
         Held::of_file(Thread, call.house, part, None).map(|(held, _)| held)
     };
     let held = match is_fixed {

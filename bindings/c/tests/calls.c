@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 enum { MIB = 1 << 20, PAGE = 4096 };
 
@@ -578,6 +579,57 @@ static void test_fork(void)
     GOOD(er_stop(manager));
 }
 
+/* A file that the kernel maps for loads is not managed beside that: a store through one mapping is seen by
+   the other one. */
+static void test_kernels(void)
+{
+    make_file(16);
+    int ready[2], end[2];
+    CHECK(pipe(ready) == 0 && pipe(end) == 0);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char byte = 1;
+        close(end[1]);
+        int fd = open(path, O_RDWR);
+        CHECK(fd >= 0 && write(ready[1], &byte, 1) == 1 && read(end[0], &byte, 1) == 0);
+        _exit(0);
+    }
+    char byte = 0;
+    CHECK(read(ready[0], &byte, 1) == 1 && byte == 1);
+    er_manager *manager = start();
+    er_file *file = open_file(manager, ER_READ | ER_WRITE);
+    er_map_options options = options_of(file, 16 * PAGE, ER_READ);
+    options.flags = ER_OR_KERNEL;
+    void *loads = NULL, *stores = NULL;
+    int managed = 1;
+    GOOD(er_map(manager, &options, &loads));
+    GOOD(er_is_managed(manager, loads, &managed));
+    CHECK(managed == 0);
+    close(end[1]);
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+
+    er_file *trusted = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
+    options = options_of(trusted, 16 * PAGE, ER_READ | ER_WRITE);
+    BAD(er_map(manager, &options, &stores), EOPNOTSUPP, "the kernel maps the file");
+    options.flags = ER_OR_KERNEL;
+    GOOD(er_map(manager, &options, &stores));
+    ((uint64_t *)stores)[512] = 99;
+    CHECK(((volatile uint64_t *)loads)[512] == 99);
+    /* Without these it can be managed again. */
+    GOOD(er_unmap(manager, loads));
+    GOOD(er_unmap(manager, stores));
+    GOOD(er_map(manager, &options, &stores));
+    GOOD(er_is_managed(manager, stores, &managed));
+    CHECK(managed == 1 && ((uint64_t *)stores)[512] == 99);
+    GOOD(er_unmap(manager, stores));
+    GOOD(er_close(file));
+    GOOD(er_close(trusted));
+    GOOD(er_stop(manager));
+    close(ready[0]), close(ready[1]), close(end[0]);
+}
+
 /* A program that closes all descriptors closes none of the manager's. */
 static void test_descriptors(void)
 {
@@ -733,8 +785,9 @@ static const struct {
 } TESTS[] = {
     {"files", test_files},   {"memory", test_memory}, {"groups", test_groups},
     {"misuse", test_misuse}, {"again", test_again},   {"stale", test_stale},
-    {"threads", test_threads}, {"fork", test_fork},   {"descriptors", test_descriptors},
-    {"errors", test_errors}, {"context", test_context}, {"umap", test_umap},
+    {"threads", test_threads}, {"fork", test_fork},   {"kernels", test_kernels},
+    {"descriptors", test_descriptors}, {"errors", test_errors}, {"context", test_context},
+    {"umap", test_umap},
 };
 
 int main(int argc, char **argv)

@@ -21,6 +21,7 @@ const RECLAIM_PAUSE: Duration = Duration::from_millis(10);
 static PROMISED: AtomicU64 = AtomicU64::new(0);
 
 /// A group of the manager. Removed when the last owner, mapping and inner group of it is gone.
+#[derive(Debug)]
 pub struct Budget {
     id: GroupId,
     limits: Mutex<Limits>,
@@ -197,6 +198,7 @@ fn check(limits: &Limits) -> Result<(), Failure> {
 /// Bytes of anonymous memory that a budget has promised, as long as the value lives. All of them can be
 /// stored to at the same time: memory that is promised, and then is not there, would end the process at an
 /// access.
+#[derive(Debug)]
 pub struct Promise {
     bytes: u64,
     budget: Option<Arc<Budget>>,
@@ -245,6 +247,25 @@ impl Promise {
                 house::words().swap_dir
             ),
         ))
+    }
+}
+
+impl Promise {
+    /// Promises so many bytes more.
+    ///
+    /// # Errors
+    /// As for [`Promise::of`]. The promise is as before.
+    pub fn grow(&mut self, more: u64) -> Result<(), Failure> {
+        let mut more = Self::of(more, self.budget.as_ref())?;
+        self.bytes += std::mem::take(&mut more.bytes);
+        Ok(())
+    }
+
+    /// Takes back so many bytes, at most what is promised.
+    pub fn shrink(&mut self, less: u64) {
+        let bytes = less.min(self.bytes);
+        self.bytes -= bytes;
+        drop(Self { bytes, budget: self.budget.clone() });
     }
 }
 

@@ -58,3 +58,19 @@ impl Failure {
         Self { kind: Kind::System, errno, text: format!("{what}: {reason}") }
     }
 }
+
+/// As programs in Rust know errors: a failed call has its number, everything else a kind and the text.
+impl From<Failure> for io::Error {
+    fn from(failure: Failure) -> Self {
+        let Failure { kind, errno, text } = failure;
+        let of_number = io::Error::from_raw_os_error(errno);
+        let kind = match kind {
+            Kind::System => return of_number,
+            Kind::Start => io::ErrorKind::Unsupported,
+            Kind::Memory => io::ErrorKind::OutOfMemory,
+            Kind::Value => io::ErrorKind::InvalidInput,
+            Kind::State => of_number.kind(),
+        };
+        io::Error::new(kind, text)
+    }
+}

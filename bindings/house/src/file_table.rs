@@ -1,4 +1,4 @@
-//! The file table of the manager's threads, which is not the interpreter's (docs/decisions/0002).
+//! The file table of the manager's threads, which is not the program's (docs/decisions/0002).
 //!
 //! A program that closes all descriptors (daemons do) would close the userfaultfd in its own table, and
 //! managed memory would read as zeros from then on.

@@ -17,8 +17,50 @@ use std::os::fd::{AsRawFd, RawFd};
 /// Bytes of one transfer, at most.
 pub const CHUNK: usize = 1 << 20;
 
+/// What an open file is.
+#[derive(Debug, Clone, Copy)]
+pub struct Opened {
+    /// Which file.
+    pub id: FileId,
+    /// Whether it has blocks, and no device stands behind it.
+    pub is_regular: bool,
+    /// Bytes of it.
+    pub len: u64,
+    /// O_RDONLY, O_WRONLY or O_RDWR.
+    access: libc::c_int,
+}
+
+impl Opened {
+    /// Looks at a descriptor of the calling thread's table.
+    ///
+    /// # Errors
+    /// EBADF: it is none, or permits neither loads nor stores.
+    pub fn look(fd: RawFd) -> io::Result<Self> {
+        let stat = stat(fd)?;
+        // SAFETY: integers only.
+        let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        match flags {
+            ..0 => return Err(io::Error::last_os_error()),
+            _ if flags & libc::O_PATH != 0 => return Err(io::Error::from(Errno::BADF)),
+            _ => {}
+        }
+        let is_regular = stat.st_mode & libc::S_IFMT == libc::S_IFREG;
+        Ok(Self { id: id_of(&stat), is_regular, len: stat.st_size as u64, access: flags & libc::O_ACCMODE })
+    }
+
+    /// Whether it is open for loads and stores.
+    pub fn is_for_both(&self) -> bool {
+        self.access == libc::O_RDWR
+    }
+
+    /// Whether it is open for loads.
+    pub fn is_for_loads(&self) -> bool {
+        self.access != libc::O_WRONLY
+    }
+}
+
 /// What fstat(2) says of a descriptor of the calling thread's table.
-pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
+fn stat(fd: RawFd) -> io::Result<libc::stat> {
     // SAFETY: the kernel writes one `stat`; all zero is one.
     unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
@@ -26,7 +68,7 @@ pub(crate) fn stat(fd: RawFd) -> io::Result<libc::stat> {
     }
 }
 
-pub(crate) fn id_of(stat: &libc::stat) -> FileId {
+fn id_of(stat: &libc::stat) -> FileId {
     FileId { device: stat.st_dev, inode: stat.st_ino }
 }
 

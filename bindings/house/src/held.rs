@@ -2,18 +2,23 @@
 //!
 //! A file is the manager's or the kernel's, never both, since the bytes in their two caches would differ
 //! (docs/decisions/0015-one-owner.md). If the kernel must map a file that is managed, the file goes to the
-//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file that can be
-//! stored to through that mapping, all further mappings of it are the kernel's, too.
+//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file in this
+//! process, for whatever, all further mappings of it are the kernel's, too.
+//!
+//! So each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A
+//! file may go to the kernel between the look at which of them serves it and the verb; then the manager says
+//! that nothing is mapped there, and the kernel's verb follows.
 
 use crate::budget::{Budget, Promise};
 use crate::caller::Caller;
 use crate::failure::{Failure, Kind};
-use crate::files::{id_of, stat};
+use crate::files::Opened;
 use crate::fork::is_child;
 use crate::house::{self, House};
 use crate::mapped::{Mapped, is_kernels};
-use elbowroom::{Advice, Errno, FileId, MapRequest, OpenError, Place, Prot, Sharing};
+use elbowroom::{Advice, Errno, FileId, MapRequest, OpenError, Place, Prot, Remap, Sharing};
 use elbowroom_machine::PAGE_SIZE;
+use libc::c_int;
 use std::io;
 use std::ops::Range;
 use std::os::fd::RawFd;
@@ -35,13 +40,47 @@ pub enum Mode {
 }
 
 impl Mode {
-    fn prot(self) -> Prot {
-        if self == Mode::Read { Prot::READ } else { Prot::READ.union(Prot::WRITE) }
-    }
-
     fn sharing(self) -> Sharing {
         if self == Mode::Copy { Sharing::Private } else { Sharing::Shared }
     }
+}
+
+/// How the manager opens a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// For loads, as long as no other process uses it for stores.
+    LoadsAlone,
+    /// For loads, whoever uses it: what others write is seen late.
+    Loads,
+    /// For loads and stores, as long as no other process uses it.
+    StoresAlone,
+    /// For loads and stores, whoever uses it: what others write is seen late, or lost.
+    Stores,
+}
+
+impl Opening {
+    /// What a mapping needs. `trust`: the file is managed also if other processes may change it.
+    pub fn least(mode: Mode, trust: bool) -> &'static [Self] {
+        match (mode, trust) {
+            (Mode::Write, true) => &[Opening::Stores],
+            (Mode::Write, false) => &[Opening::StoresAlone],
+            (Mode::Read | Mode::Copy, true) => &[Opening::Loads],
+            (Mode::Read | Mode::Copy, false) => &[Opening::LoadsAlone],
+        }
+    }
+
+    fn has_stores(self) -> bool {
+        matches!(self, Opening::StoresAlone | Opening::Stores)
+    }
+}
+
+/// What else is asked for.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct Wishes {
+    /// Bring the pages in now, as far as that can be done.
+    pub populate: bool,
+    /// Promise no memory and swap for it.
+    pub no_reserve: bool,
 }
 
 /// What to map of an open file.
@@ -55,22 +94,39 @@ pub struct FilePart {
     pub len: usize,
     /// What stores do.
     pub mode: Mode,
-    /// Manage the file also if other processes may change it: what they write is seen late.
-    pub trust: bool,
+    /// What the mapping permits in the beginning, as mmap(2) has it. The manager permits loads, and stores.
+    pub prot: c_int,
+    /// How the manager tries to open the file, best first.
+    pub openings: &'static [Opening],
     /// If the manager cannot manage the file, the kernel maps it.
     pub or_kernel: bool,
     /// Where the mapping goes.
     pub place: Place,
+    /// What else is asked for.
+    pub wishes: Wishes,
+}
+
+impl FilePart {
+    /// A part that permits what its mode needs, anywhere, by the manager or by the kernel. `trust`: as for
+    /// [`Opening::least`].
+    pub fn new(fd: RawFd, offset: u64, len: usize, mode: Mode, trust: bool) -> Self {
+        let prot = if mode == Mode::Read { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
+        let (openings, place) = (Opening::least(mode, trust), Place::Anywhere);
+        Self { fd, offset, len, mode, prot, openings, or_kernel: true, place, wishes: Wishes::default() }
+    }
 }
 
 /// A mapping, which is unmapped when the value is dropped. No interpreter's lock is needed for that.
+#[derive(Debug)]
 pub struct Held {
     start: usize,
     len: usize,
     /// What the budget has promised for it.
-    _promise: Option<Promise>,
-    _budget: Option<Arc<Budget>>,
-    _file: Option<Mapped>,
+    promise: Option<Promise>,
+    budget: Option<Arc<Budget>>,
+    file: Option<Mapped>,
+    /// The manager has opened the file for stores.
+    has_stores: bool,
 }
 
 /// What came of an attempt to have the manager map a file.
@@ -93,20 +149,14 @@ impl Held {
         budget: Option<&Arc<Budget>>,
     ) -> Result<(Self, Option<String>), C::Error> {
         let failed = |error: io::Error| caller.error(Failure::of_io(&error, "cannot map the file"));
-        let id = check(&part).map_err(failed)?;
-        let reason = if is_child() {
-            let fork = house::words().fork;
-            Some(format!("this process was forked from one that has managed memory: {fork}"))
-        } else if is_kernels(id) {
-            let text =
-                "the kernel maps the file in this process already, as long as other mappings of it exist";
-            Some(text.to_owned())
-        } else {
-            None
-        };
+        let opened = check(&part).map_err(failed)?;
+        if !opened.is_regular {
+            return Err(failed(io::Error::from(Errno::NODEV)));
+        }
+        let id = opened.id;
         // SAFETY: a system call without arguments.
         let tid = unsafe { libc::gettid() } as u32;
-        let reason = match reason {
+        let reason = match kernels_reason(id) {
             Some(reason) => reason,
             None => {
                 let budget = budget.cloned();
@@ -114,7 +164,14 @@ impl Held {
                 let mapped =
                     house.ask(caller, move |house| by_manager(house, tid, &part, budget, counted))?;
                 match mapped.map_err(|errno| caller.error(Failure::of(errno, "cannot map the file")))? {
-                    Attempt::Managed(held) => return Ok((held, None)),
+                    Attempt::Managed(held) => {
+                        // Another thread may have had the kernel map the file meanwhile.
+                        let reason = kernels_reason(id);
+                        if reason.is_some() {
+                            give(caller, house, id)?;
+                        }
+                        return Ok((held, reason));
+                    }
                     Attempt::Kernels(reason) => reason,
                 }
             }
@@ -124,13 +181,18 @@ impl Held {
             let failure = Failure { errno: libc::EOPNOTSUPP, ..Failure::new(Kind::State, text) };
             return Err(caller.error(failure));
         }
-        // Entered before the file is given up, so that no other thread has the manager map it meanwhile.
-        let counted = Mapped::new(id, part.mode == Mode::Write);
-        let given = house.ask(caller, move |house| house.space.give_file(id))?;
-        given.map_err(|errno| caller.error(Failure::of(errno, "cannot give the file to the kernel")))?;
-        let start = by_kernel(&part).map_err(failed)?;
-        let held = Self { start, len: part.len, _promise: None, _budget: None, _file: Some(counted) };
-        Ok((held, Some(reason)))
+        Ok((by_kernel(caller, house, &part, id)?, Some(reason)))
+    }
+
+    /// Has the kernel map a part of an open file, of whatever kind. If the file is managed, it goes to the
+    /// kernel before.
+    ///
+    /// # Errors
+    /// EACCES: the descriptor does not permit it. What the manager and the kernel say.
+    pub fn of_kernel<C: Caller>(caller: C, house: &'static House, part: &FilePart) -> Result<Self, C::Error> {
+        let opened = check(part);
+        let opened = opened.map_err(|error| caller.error(Failure::of_io(&error, "cannot map the file")))?;
+        by_kernel(caller, house, part, opened.id)
     }
 
     /// Maps anonymous memory, of zeros.
@@ -142,26 +204,28 @@ impl Held {
         house: &'static House,
         len: usize,
         place: Place,
+        wishes: Wishes,
         budget: Option<&Arc<Budget>>,
     ) -> Result<Self, C::Error> {
         let too_large = || Failure::of(Errno::NOMEM, "cannot map memory");
         let bytes = len.checked_next_multiple_of(PAGE_SIZE).ok_or_else(|| caller.error(too_large()))? as u64;
-        let promise = Promise::of(bytes, budget).map_err(|failure| caller.error(failure))?;
+        let promise = (!wishes.no_reserve).then(|| Promise::of(bytes, budget)).transpose();
+        let promise = promise.map_err(|failure| caller.error(failure))?;
         let group = budget.map(|budget| budget.id());
         let budget = budget.cloned();
-        let unmapped = Self { start: 0, len: 0, _promise: Some(promise), _budget: budget, _file: None };
+        let unmapped = Self { start: 0, len: 0, promise, budget, file: None, has_stores: true };
         let mapped = house.ask(caller, move |house| {
             let request = MapRequest {
                 place,
                 len,
-                prot: Mode::Copy.prot(),
+                prot: Prot::READ.union(Prot::WRITE),
                 may_write: true,
                 sharing: Sharing::Private,
                 object: None,
                 offset: 0,
-                populate: false,
+                populate: wishes.populate,
                 locked: false,
-                no_reserve: false,
+                no_reserve: wishes.no_reserve,
                 group,
             };
             have_addresses(house, place, len)?;
@@ -198,16 +262,17 @@ impl Held {
         let left = parts.map(|part| Held {
             start: part.start,
             len: part.end - part.start,
-            _promise: None,
-            _budget: self._budget.clone(),
-            _file: self._file.as_ref().map(Mapped::again),
+            promise: None,
+            budget: self.budget.clone(),
+            file: self.file.as_ref().map(Mapped::again),
+            has_stores: self.has_stores,
         });
         left.collect()
     }
 
     /// How many bytes of the mapping can be in memory at a time. `None`: all, or the kernel has it.
     pub fn most_in_memory(&self) -> Option<u64> {
-        let limit = self._budget.as_ref().map(|budget| budget.least_limit())?;
+        let limit = self.budget.as_ref().map(|budget| budget.least_limit())?;
         (limit < self.len as u64 && self.is_managed()).then_some(limit)
     }
 
@@ -237,11 +302,6 @@ impl Held {
         drop(house.post(read));
     }
 
-    /// The file that it is of; `None`: it is memory.
-    pub fn file(&self) -> Option<FileId> {
-        self._file.as_ref().map(Mapped::id)
-    }
-
     /// madvise(2) for `len` bytes from the byte `from` on.
     ///
     /// # Errors
@@ -263,7 +323,30 @@ impl Held {
 
     /// Whether it is of a file.
     pub fn is_of_file(&self) -> bool {
-        self._file.is_some()
+        self.file.is_some()
+    }
+
+    /// The file.
+    pub fn file(&self) -> Option<FileId> {
+        self.file.as_ref().map(Mapped::id)
+    }
+
+    /// Whether its file has other mappings.
+    pub fn shares_file(&self) -> bool {
+        self.file.as_ref().is_some_and(Mapped::has_others)
+    }
+
+    /// Whether the manager can let it be stored to.
+    pub fn has_stores(&self) -> bool {
+        self.has_stores
+    }
+
+    /// The kernel is to serve it, and so all further mappings of its file, from now on. To be said before the
+    /// file is given to the kernel, so that no other thread has the manager map it afterwards.
+    pub fn note_kernels(&mut self) {
+        if let Some(file) = &mut self.file {
+            file.note_kernels();
+        }
     }
 
     /// Whether the manager serves it now. A mapping of a file can go to the kernel at any time.
@@ -271,31 +354,124 @@ impl Held {
         house::started().is_some_and(|house| house.manager.windows().covers(self.start, self.len))
     }
 
+    /// Does a verb with the pages that have one of `len` bytes from `from` on, as far as they are the
+    /// mapping's: the manager, if it serves the mapping, else the kernel, whose verb is a system call that
+    /// sets errno if it returns anything but 0. Both get address and length of the pages, and neither is
+    /// called without a page. `what` could not be done if that fails.
+    ///
+    /// # Errors
+    /// Those of the verb.
+    pub fn verb<C: Caller>(
+        &self,
+        caller: C,
+        (from, len): (usize, usize),
+        managers: impl FnOnce(&'static House, usize, usize) -> Result<(), Errno> + Send + 'static,
+        kernels: impl FnOnce(usize, usize) -> c_int + Send,
+        what: &str,
+    ) -> Result<(), C::Error> {
+        let end = from.saturating_add(len).min(self.len);
+        if from >= end {
+            return Ok(());
+        }
+        let first = self.start + from / PAGE_SIZE * PAGE_SIZE;
+        let len = self.start + end - first;
+        if self.is_managed()
+            && let Some(house) = house::started()
+        {
+            match house.ask(caller, move |house| managers(house, first, len))? {
+                // The file went to the kernel meanwhile.
+                Err(errno) if is_of_nothing(errno) && !self.is_managed() => {}
+                done => return done.map_err(|errno| caller.error(Failure::of(errno, what))),
+            }
+        }
+        let call = || match kernels(first, len) {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        };
+        caller.run(call).map_err(|error| caller.error(Failure::of_io(&error, what)))
+    }
+
     /// Writes what was stored to a range of it to the file, and waits until it is durable.
     ///
     /// # Errors
     /// The first error of a write-back since the last call.
     pub fn flush<C: Caller>(&self, caller: C, from: usize, len: usize) -> Result<(), C::Error> {
-        let end = from.saturating_add(len).min(self.len);
-        let first = self.start + from / PAGE_SIZE * PAGE_SIZE;
-        let Some(len) = (self.start + end).checked_sub(first).filter(|len| *len > 0) else { return Ok(()) };
-        let what = "cannot write the file back";
+        self.verb(
+            caller,
+            (from, len),
+            |house, at, len| house.space.sync(at, len, true, false),
+            // SAFETY: the range is this mapping's, which is not unmapped while it is borrowed.
+            |at, len| unsafe { libc::msync(at as *mut _, len, libc::MS_SYNC) },
+            "cannot write the file back",
+        )
+    }
+
+    /// Makes it `len` bytes long, more than 0. What was stored to bytes that are cut off may be lost: the
+    /// caller writes them back before.
+    ///
+    /// # Errors
+    /// Those of mremap(2). ENOMEM: there is no room behind it; or the budget does not have so much.
+    pub fn remap<C: Caller>(&mut self, caller: C, len: usize, moving: Moving) -> Result<(), C::Error> {
+        let too_large = || Failure::of(Errno::NOMEM, CANNOT_REMAP);
+        let (old, at) = (self.len.next_multiple_of(PAGE_SIZE), self.start);
+        let new = len.checked_next_multiple_of(PAGE_SIZE).ok_or_else(|| caller.error(too_large()))?;
+        let (more, less) = (new.saturating_sub(old) as u64, old.saturating_sub(new) as u64);
+        if let Some(promise) = &mut self.promise {
+            promise.grow(more).map_err(|failure| caller.error(failure))?;
+        }
+        let moved = self.remap_pages(caller, (at, old, new), moving);
+        if let Some(promise) = &mut self.promise {
+            promise.shrink(if moved.is_ok() { less } else { more });
+        }
+        (self.start, self.len) = (moved?, len);
+        Ok(())
+    }
+
+    fn remap_pages<C: Caller>(
+        &self,
+        caller: C,
+        (at, old, new): (usize, usize, usize),
+        moving: Moving,
+    ) -> Result<usize, C::Error> {
+        if old == new {
+            return Ok(at);
+        }
+        let (managers, kernels) = match moving {
+            Moving::May => (Remap::MayMove, libc::MREMAP_MAYMOVE),
+            Moving::Not => (Remap::InPlace, 0),
+        };
         if self.is_managed()
             && let Some(house) = house::started()
         {
-            match house.ask(caller, move |house| house.space.sync(first, len, true, false))? {
+            match house.ask(caller, move |house| house.space.remap(at, old, new, managers))? {
                 // The file went to the kernel meanwhile.
-                Err(Errno::NOMEM) if !self.is_managed() => {}
-                synced => return synced.map_err(|errno| caller.error(Failure::of(errno, what))),
+                Err(errno) if is_of_nothing(errno) && !self.is_managed() => {}
+                moved => return moved.map_err(|errno| caller.error(Failure::of(errno, CANNOT_REMAP))),
             }
         }
-        // SAFETY: the range is this mapping's, which is not unmapped while it is borrowed.
-        let sync = || match unsafe { libc::msync(first as *mut _, len, libc::MS_SYNC) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        };
-        caller.run(sync).map_err(|error| caller.error(Failure::of_io(&error, what)))
+        // SAFETY: the range is this mapping's, which is borrowed alone.
+        let moved = unsafe { libc::mremap(at as *mut _, old, new, kernels) };
+        if moved == libc::MAP_FAILED {
+            return Err(caller.error(Failure::of_io(&io::Error::last_os_error(), CANNOT_REMAP)));
+        }
+        Ok(moved as usize)
     }
+}
+
+const CANNOT_REMAP: &str = "cannot change the length of the mapping";
+
+/// Whether a mapping may go to another address when its length changes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Moving {
+    /// It may.
+    May,
+    /// It may not: it is an error if something is mapped behind it.
+    Not,
+}
+
+/// Whether the manager says this of addresses at which it has no mapping.
+fn is_of_nothing(errno: Errno) -> bool {
+    matches!(errno, Errno::NOMEM | Errno::FAULT | Errno::XDEV)
 }
 
 impl Drop for Held {
@@ -350,22 +526,33 @@ fn have_addresses(house: &House, place: Place, len: usize) -> Result<(), Errno> 
     }
 }
 
-/// Checks what mmap(2) would check, and tells which file it is.
-fn check(part: &FilePart) -> io::Result<FileId> {
-    let stat = stat(part.fd)?;
-    // SAFETY: integers only.
-    let flags = unsafe { libc::fcntl(part.fd, libc::F_GETFL) };
-    let access = flags & libc::O_ACCMODE;
+/// Checks what mmap(2) would check of rights.
+fn check(part: &FilePart) -> io::Result<Opened> {
+    let opened = Opened::look(part.fd)?;
     let permitted = match part.mode {
-        Mode::Write => access == libc::O_RDWR,
-        Mode::Read | Mode::Copy => access != libc::O_WRONLY,
+        Mode::Write => opened.is_for_both(),
+        Mode::Read | Mode::Copy => opened.is_for_loads(),
     };
-    match () {
-        () if flags < 0 => Err(io::Error::last_os_error()),
-        () if !permitted => Err(io::Error::from_raw_os_error(libc::EACCES)),
-        () if stat.st_mode & libc::S_IFMT != libc::S_IFREG => Err(io::Error::from_raw_os_error(libc::ENODEV)),
-        () => Ok(id_of(&stat)),
+    if permitted { Ok(opened) } else { Err(io::Error::from(Errno::ACCESS)) }
+}
+
+/// Why the kernel maps all further parts of a file, if so.
+fn kernels_reason(id: FileId) -> Option<String> {
+    if is_child() {
+        let fork = house::words().fork;
+        Some(format!("this process was forked from one that has managed memory: {fork}"))
+    } else if is_kernels(id) {
+        let text = "the kernel maps the file in this process already, as long as other mappings of it exist";
+        Some(text.to_owned())
+    } else {
+        None
     }
+}
+
+/// Gives a file to the kernel, with all of its mappings.
+fn give<C: Caller>(caller: C, house: &'static House, id: FileId) -> Result<(), C::Error> {
+    let given = house.ask(caller, move |house| house.space.give_file(id))?;
+    given.map(drop).map_err(|errno| caller.error(Failure::of(errno, "cannot give the file to the kernel")))
 }
 
 fn by_manager(
@@ -375,18 +562,37 @@ fn by_manager(
     budget: Option<Arc<Budget>>,
     counted: Mapped,
 ) -> Result<Attempt, Errno> {
-    let writable = part.mode == Mode::Write;
+    let mut counted = Some(counted);
+    let mut attempt = Attempt::Kernels("no way to open the file is asked for".to_owned());
+    for opening in part.openings {
+        attempt = by_opening(house, tid, part, *opening, budget.as_ref(), &mut counted)?;
+        if let Attempt::Managed(_) = attempt {
+            break;
+        }
+    }
+    Ok(attempt)
+}
+
+fn by_opening(
+    house: &House,
+    tid: u32,
+    part: &FilePart,
+    opening: Opening,
+    budget: Option<&Arc<Budget>>,
+    counted: &mut Option<Mapped>,
+) -> Result<Attempt, Errno> {
+    let has_stores = opening.has_stores();
     let path = format!("/proc/self/task/{tid}/fd/{}", part.fd);
     for _ in 0..STALE_ROUNDS {
-        let opened = if part.trust {
-            house
-                .manager
-                .open(Path::new(&path), writable)
-                .map(|object| (object, None))
-                .map_err(OpenError::from)
-        } else {
-            let opened = house.manager.open_through(tid, part.fd, writable);
-            opened.map(|(object, origin)| (object, Some(origin)))
+        let opened = match opening {
+            Opening::Loads | Opening::Stores => {
+                let opened = house.manager.open(Path::new(&path), has_stores);
+                opened.map(|object| (object, None)).map_err(OpenError::from)
+            }
+            Opening::LoadsAlone | Opening::StoresAlone => {
+                let opened = house.manager.open_through(tid, part.fd, has_stores);
+                opened.map(|(object, origin)| (object, Some(origin)))
+            }
         };
         let kernels = |reason: &str| Ok(Attempt::Kernels(reason.to_owned()));
         let (object, origin) = match opened {
@@ -404,24 +610,30 @@ fn by_manager(
             }
             Err(OpenError::Failed(errno)) => return Err(errno),
         };
+        // Another thread may have closed the descriptor, and opened another file under its number.
+        if counted.as_ref().is_none_or(|counted| counted.id() != object.id()) {
+            house.manager.close_unused(&object);
+            return Err(Errno::BADF);
+        }
+        let writes = part.prot & libc::PROT_WRITE != 0;
         let request = MapRequest {
             place: part.place,
             len: part.len,
-            prot: part.mode.prot(),
-            may_write: part.mode != Mode::Read,
+            prot: if writes { Prot::READ.union(Prot::WRITE) } else { Prot::READ },
+            may_write: part.mode != Mode::Read || has_stores,
             sharing: part.mode.sharing(),
             object: Some(object.clone()),
             offset: part.offset,
-            populate: false,
+            populate: part.wishes.populate,
             locked: false,
-            no_reserve: false,
-            group: budget.as_ref().map(|budget| budget.id()),
+            no_reserve: part.wishes.no_reserve,
+            group: budget.map(|budget| budget.id()),
         };
         let mapped = have_addresses(house, part.place, part.len);
         match mapped.and_then(|()| house.space.map_through(request, origin)) {
             Ok(start) => {
-                let (len, _budget, _file) = (part.len, budget, Some(counted));
-                return Ok(Attempt::Managed(Held { start, len, _promise: None, _budget, _file }));
+                let (len, budget, file) = (part.len, budget.cloned(), counted.take());
+                return Ok(Attempt::Managed(Held { start, len, promise: None, budget, file, has_stores }));
             }
             Err(Errno::STALE) => {}
             Err(errno) => {
@@ -436,19 +648,37 @@ fn by_manager(
     Err(Errno::STALE)
 }
 
-fn by_kernel(part: &FilePart) -> io::Result<usize> {
-    let prot = match part.mode {
-        Mode::Read => libc::PROT_READ,
-        Mode::Write | Mode::Copy => libc::PROT_READ | libc::PROT_WRITE,
-    };
-    let (at, fixed) = match part.place {
+fn by_kernel<C: Caller>(
+    caller: C,
+    house: &'static House,
+    part: &FilePart,
+    id: FileId,
+) -> Result<Held, C::Error> {
+    // Entered before the file is given up, so that no other thread has the manager map it meanwhile.
+    let counted = Mapped::new(id, true);
+    give(caller, house, id)?;
+    let mapped = map_in_kernel(part);
+    let start = mapped.map_err(|error| caller.error(Failure::of_io(&error, "cannot map the file")))?;
+    let has_stores = part.mode != Mode::Read;
+    Ok(Held { start, len: part.len, promise: None, budget: None, file: Some(counted), has_stores })
+}
+
+fn map_in_kernel(part: &FilePart) -> io::Result<usize> {
+    let (at, mut flags) = match part.place {
         Place::Anywhere => (0, 0),
         Place::Hint(at) => (at, 0),
         // The manager's own addresses are not the kernel's to map.
         Place::Fixed(at) | Place::FixedNoReplace(at) => (at, libc::MAP_FIXED_NOREPLACE),
     };
-    let flags = fixed | if part.mode == Mode::Copy { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+    flags |= if part.mode == Mode::Copy { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
+    if part.wishes.populate {
+        flags |= libc::MAP_POPULATE;
+    }
+    if part.wishes.no_reserve {
+        flags |= libc::MAP_NORESERVE;
+    }
+    let (len, prot, offset) = (part.len, part.prot, part.offset as libc::off_t);
     // SAFETY: a new mapping, which replaces none.
-    let at = unsafe { libc::mmap(at as *mut _, part.len, prot, flags, part.fd, part.offset as libc::off_t) };
+    let at = unsafe { libc::mmap(at as *mut _, len, prot, flags, part.fd, offset) };
     if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as usize) }
 }

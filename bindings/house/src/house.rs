@@ -27,13 +27,16 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::mpsc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
 use std::thread;
+use std::time::Duration;
 
 /// The most workers. A worker may wait for a disk for long; jobs that come then get another one.
 const MAX_WORKERS: usize = 8;
 /// Where the swap file is by default.
 const SWAP_DIR: &str = "/var/tmp";
+/// How long the end of the process waits for what is written back.
+const EXIT_BOUND: Duration = Duration::from_secs(60);
 /// All budgets together may have this part of the machine's memory, in percent.
 const MEMORY_PERCENT: u64 = 75;
 
@@ -194,6 +197,23 @@ fn begin_with(settings: Settings) -> Result<&'static House, String> {
             .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;
         start(settings, member)
     })
+}
+
+/// Has the end of the process write back what was stored: mappings that are never given up, such as those of
+/// statics, have it else only from the flusher, within a second. For libraries without a call that stops the
+/// manager; any number of calls are one.
+pub fn write_back_at_exit() {
+    extern "C" fn write_back() {
+        let Some(house) = started() else { return };
+        let flushed = house.post(|house| house.manager.flush_all()).recv_timeout(EXIT_BOUND);
+        if let Ok(Err(errno)) = flushed {
+            let error = std::io::Error::from(errno);
+            say(&format!("at the end of the process a file could not be written: {error}"));
+        }
+    }
+    static ONCE: Once = Once::new();
+    // SAFETY: the library is never unloaded. Without room for the function the flusher remains.
+    ONCE.call_once(|| _ = unsafe { libc::atexit(write_back) });
 }
 
 /// Stops the manager, writes what was stored to the files, and ends its threads. Returns when all is done.

@@ -1,4 +1,5 @@
-//! The manager of a process, as the libraries for other languages run it (bindings/c, bindings/python).
+//! The manager of a process, as the libraries for other languages run it (bindings/c, bindings/python,
+//! bindings/rust).
 //!
 //! What is where: `house` has the manager and the threads that call it, `held` a mapping and how it is made
 //! and given up, `budget` a memory group with what was promised to its mappings, `files` reads, writes and
@@ -6,7 +7,7 @@
 //! threads, `caller` how a thread of the program waits, `failure` errors, `shared` a budget of several
 //! processes.
 //!
-//! The floors, arrows down only: `held`, `files` > `budget` > `fork` > `house` > `file_table`, `caller`,
+//! The floors, arrows down only: `held` > `files` > `budget` > `fork` > `house` > `file_table`, `caller`,
 //! `failure`, `mapped`.
 
 pub mod budget;

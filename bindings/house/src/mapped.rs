@@ -11,8 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 struct MappedFile {
     /// Mappings of the file, by whomever.
     mappings: usize,
-    /// Mappings by the kernel that can be stored to.
-    stores: usize,
+    /// Mappings that the kernel serves from the beginning, or since a change of their rights.
+    kernels: usize,
     /// The file went to the kernel, and the kernel has mappings that were managed before.
     given: bool,
 }
@@ -36,32 +36,45 @@ fn mapped_files<R>(look: impl FnOnce(&mut HashMap<FileId, MappedFile>) -> R) -> 
 }
 
 /// Counts a mapping of a file as long as it lives.
+#[derive(Debug)]
 pub struct Mapped {
     id: FileId,
-    stores: bool,
+    /// The kernel is to serve it.
+    kernels: bool,
 }
 
 impl Mapped {
-    /// `stores`: the kernel maps it, and it can be stored to.
-    pub fn new(id: FileId, stores: bool) -> Self {
+    /// `kernels`: the kernel is to serve it.
+    pub fn new(id: FileId, kernels: bool) -> Self {
         mapped_files(|files| {
             let file = files.entry(id).or_default();
             file.mappings += 1;
-            file.stores += usize::from(stores);
+            file.kernels += usize::from(kernels);
         });
-        Self { id, stores }
+        Self { id, kernels }
     }
-}
 
-impl Mapped {
+    /// Counts another mapping of the same file, of the same kind.
+    pub fn again(&self) -> Self {
+        Self::new(self.id, self.kernels)
+    }
+
     /// The file.
     pub fn id(&self) -> FileId {
         self.id
     }
 
-    /// Counts another mapping of the same file, of the same kind.
-    pub fn again(&self) -> Self {
-        Self::new(self.id, self.stores)
+    /// Whether the file has other mappings.
+    pub fn has_others(&self) -> bool {
+        mapped_files(|files| files.get(&self.id).is_some_and(|file| file.mappings > 1))
+    }
+
+    /// The kernel is to serve the mapping from now on.
+    pub fn note_kernels(&mut self) {
+        if !self.kernels {
+            self.kernels = true;
+            mapped_files(|files| files.entry(self.id).or_default().kernels += 1);
+        }
     }
 }
 
@@ -70,7 +83,7 @@ impl Drop for Mapped {
         mapped_files(|files| {
             let Some(file) = files.get_mut(&self.id) else { return };
             file.mappings -= 1;
-            file.stores -= usize::from(self.stores);
+            file.kernels -= usize::from(self.kernels);
             if file.mappings == 0 {
                 files.remove(&self.id);
             }
@@ -87,7 +100,8 @@ pub fn note_given(id: FileId) {
     });
 }
 
-/// Whether the kernel maps the file, in a way in which the bytes of two caches could differ.
+/// Whether the kernel maps the file in this process. A managed mapping beside that would have other bytes:
+/// what is stored through one of the two is seen late, or never, through the other one.
 pub fn is_kernels(id: FileId) -> bool {
-    mapped_files(|files| files.get(&id).is_some_and(|file| file.given || file.stores > 0))
+    mapped_files(|files| files.get(&id).is_some_and(|file| file.given || file.kernels > 0))
 }

@@ -4,7 +4,7 @@ use crate::group::Group;
 use crate::interpreter::Interpreter;
 use crate::lost::{FileOf, Known, Rights};
 use elbowroom::Place;
-use elbowroom_house::held::{FilePart, Held, Mode};
+use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house;
 use elbowroom_machine::PAGE_SIZE;
 use pyo3::buffer::PyBuffer;
@@ -155,14 +155,13 @@ impl Mapping {
         let before = (offset % PAGE_SIZE as u64) as usize;
         let too_large = || PyValueError::new_err("the mapping is too large");
         let len = before.checked_add(length).ok_or_else(too_large)?;
-        let (offset_of_page, place) = (offset - before as u64, Place::Anywhere);
-        let part = FilePart { fd, offset: offset_of_page, len, mode, trust, or_kernel: true, place };
+        let part = FilePart::new(fd, offset - before as u64, len, mode, trust);
         let house = house::house(Interpreter(py))?;
         let (held, reason) = Held::of_file(Interpreter(py), house, part, Some(group.budget()))?;
         let start = held.start();
         let first = start + before;
         let path = std::fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
-        let held = Some(Watched::new(py, held, mode, offset_of_page, path)?).into();
+        let held = Some(Watched::new(py, held, mode, offset - before as u64, path)?).into();
         Ok(Self { held, start, first, len: length, mode, offset, reason, views: 0.into() })
     }
 
@@ -195,6 +194,7 @@ impl Mapping {
             house::house(Interpreter(py))?,
             length,
             Place::Anywhere,
+            Wishes::default(),
             Some(group.budget()),
         )?;
         let (mode, offset, reason) = (Mode::Copy, 0, None);

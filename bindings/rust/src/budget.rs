@@ -1,34 +1,23 @@
 //! Budgets: what the manager of the process is started with, and memory groups of it.
 
-use crate::house::{self, House, Settings};
 use crate::map::MmapMut;
 use crate::options::MmapOptions;
+use crate::process::{self, Thread};
 use crate::size::Size;
-use elbowroom_manager::{Errno, GroupId, Limits, Stats};
+use elbowroom_house::budget::Budget as Group;
+use elbowroom_house::house::{self, Settings};
+use elbowroom_manager::{Limits, Stats};
 use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::thread;
-use std::time::{Duration, Instant};
 
-/// The least limit of a budget, in bytes: what a few accesses at a time need.
-const LEAST_LIMIT: u64 = 1 << 20;
 /// The default swap of a budget is so many times its limit.
 const SWAP_TIMES: u64 = 4;
 
-/// How long a lower limit waits until enough is reclaimed, and the time between two attempts. Pages that a
-/// fork shares, or that are being written, go a moment later.
-const RECLAIM_BOUND: Duration = Duration::from_secs(2);
-const RECLAIM_PAUSE: Duration = Duration::from_millis(10);
-
-/// Bytes that all budgets have promised. A forked child has its parent's mappings, and so its promises.
-static PROMISED: AtomicU64 = AtomicU64::new(0);
-
 thread_local! {
     /// The budget of the innermost [`Budget::within`] of this thread.
-    static CURRENT: RefCell<Option<Arc<Inner>>> = const { RefCell::new(None) };
+    static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
 }
 
 /// What the one manager of the process is started with, before the first mapping starts it with the defaults.
@@ -84,7 +73,7 @@ impl Process {
     pub fn start(self) -> io::Result<()> {
         let bytes = |size: Option<Size>| size.map(|size| size.bytes()).transpose();
         let (memory, swap) = (bytes(self.memory)?, bytes(self.swap)?);
-        house::start_with(Settings { memory, swap, swap_dir: self.swap_dir }).map(drop)
+        process::start_with(Settings { memory, swap, swap_dir: self.swap_dir, ..Settings::default() })
     }
 }
 
@@ -98,118 +87,16 @@ impl Process {
 /// # }
 /// ```
 pub fn stats() -> Option<Stats> {
-    house::started().map(|house| house.ask(|house| house.manager.stats()))
-}
-
-/// A group of the manager. Removed when the last budget, mapping and inner group of it is gone.
-#[derive(Debug)]
-pub struct Inner {
-    id: GroupId,
-    limit: AtomicU64,
-    swap: u64,
-    /// Bytes of anonymous mappings, here and in inner groups.
-    promised: AtomicU64,
-    outer: Option<Arc<Inner>>,
-}
-
-impl Inner {
-    /// The group, for mappings.
-    pub fn id(&self) -> GroupId {
-        self.id
-    }
-
-    fn line(&self) -> impl Iterator<Item = &Inner> {
-        std::iter::successors(Some(self), |budget| budget.outer.as_deref())
-    }
-
-    fn promise(&self, bytes: u64) -> io::Result<()> {
-        for (nth, budget) in self.line().enumerate() {
-            let room = budget.limit.load(Ordering::Relaxed).saturating_add(budget.swap);
-            let add = |promised: u64| promised.checked_add(bytes).filter(|all| *all <= room);
-            if let Err(promised) = budget.promised.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) {
-                self.line().take(nth).for_each(|budget| budget.take_back(bytes));
-                let (limit, swap) = (budget.limit.load(Ordering::Relaxed), budget.swap);
-                return Err(out_of_memory(format!(
-                    "{bytes} bytes do not fit into a budget of {limit} bytes of memory and {swap} of swap, \
-                     of which {promised} are in use: give the budget more with Budget::with_swap, or map \
-                     without a promise (no_reserve_swap)"
-                )));
-            }
-        }
-        Ok(())
-    }
-
-    fn take_back(&self, bytes: u64) {
-        self.promised.fetch_sub(bytes, Ordering::Relaxed);
-    }
-
-    fn limits(limit: u64, swap: u64) -> Limits {
-        Limits { max: limit, swap_max: swap, ..Limits::default() }
-    }
+    house::started()?.ask(Thread, |house| house.manager.stats()).ok()
 }
 
 fn out_of_memory(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::OutOfMemory, text)
 }
 
-/// Promises so many bytes of anonymous memory, of a budget or of the whole process. All of them can be stored
-/// to at the same time: memory that is promised, and then is not there, would end the process at an access.
-///
-/// # Errors
-/// OutOfMemory: memory and swap of a budget, or those of the process, do not have so much.
-pub fn promise(budget: Option<&Inner>, bytes: u64) -> io::Result<()> {
-    if let Some(budget) = budget {
-        budget.promise(bytes)?;
-    }
-    let Some(House { capacity, .. }) = house::started() else { return Ok(()) };
-    let room = capacity.memory.saturating_add(capacity.swap);
-    let add = |promised: u64| promised.checked_add(bytes).filter(|all| *all <= room);
-    let Err(promised) = PROMISED.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add) else {
-        return Ok(());
-    };
-    if let Some(budget) = budget {
-        budget.line().for_each(|budget| budget.take_back(bytes));
-    }
-    let (memory, swap, dir) = (capacity.memory, capacity.swap, capacity.swap_dir.display());
-    Err(out_of_memory(format!(
-        "{bytes} bytes do not fit into the {memory} bytes of memory and {swap} of swap in {dir} that all \
-         mappings of the process have together, of which {promised} are in use: make room there, or name \
-         another directory with Process::swap_dir before the first mapping, or map without a promise \
-         (no_reserve_swap)"
-    )))
-}
-
-/// Undoes [`promise`].
-pub fn end_promise(budget: Option<&Inner>, bytes: u64) {
-    PROMISED.fetch_sub(bytes, Ordering::Relaxed);
-    if let Some(budget) = budget {
-        budget.line().for_each(|budget| budget.take_back(bytes));
-    }
-}
-
 /// The budget of the innermost [`Budget::within`] of this thread.
-pub fn current() -> Option<Arc<Inner>> {
+pub fn current() -> Option<Arc<Group>> {
     CURRENT.with_borrow(Clone::clone)
-}
-
-impl Drop for Inner {
-    fn drop(&mut self) {
-        let Some(house) = house::started() else { return };
-        let (id, outer) = (self.id, self.outer.take());
-        let remove = move |house: &'static House| {
-            let groups = house.manager.groups();
-            // Pages of closed files that nobody maps. Without them the group's place is free at once.
-            if let Ok(stats) = groups.stats(id) {
-                let _ = groups.reclaim(id, stats.usage_bytes);
-            }
-            // An error would be a bug: the group has no inner ones, since they keep it.
-            let removed = groups.remove(id);
-            debug_assert!(removed.is_ok(), "{removed:?}");
-            // Its group may be removed only after this one.
-            drop(outer);
-        };
-        if house::is_worker() { remove(house) } else { drop(house.post(remove)) }
-    }
 }
 
 /// A budget for mappings: together they never have more than its limit in memory. What does not fit is in
@@ -236,7 +123,7 @@ impl Drop for Inner {
 /// ```
 #[derive(Debug, Clone)]
 pub struct Budget {
-    inner: Arc<Inner>,
+    inner: Arc<Group>,
 }
 
 /// What a budget has, and had.
@@ -289,10 +176,10 @@ impl Budget {
         Self::make(memory.into(), None, Some(self.inner.clone()))
     }
 
-    fn make(memory: Size, swap: Option<Size>, outer: Option<Arc<Inner>>) -> io::Result<Self> {
-        let limit = check_limit(memory.bytes()?)?;
+    fn make(memory: Size, swap: Option<Size>, outer: Option<Arc<Group>>) -> io::Result<Self> {
+        let limit = memory.bytes()?;
         let swap = swap.map(|swap| swap.bytes()).transpose()?;
-        let house = house::house()?;
+        let house = process::house()?;
         let (room, dir) = (house.capacity.swap, house.capacity.swap_dir.display());
         let swap = match swap {
             Some(swap) if swap > room => {
@@ -304,28 +191,19 @@ impl Budget {
             Some(swap) => swap,
             None => limit.saturating_mul(SWAP_TIMES).min(room),
         };
-        let parent = outer.as_ref().map_or(GroupId::ROOT, |outer| outer.id);
-        let limits = Inner::limits(limit, swap);
-        let made = house.ask(move |house| {
-            house
-                .manager
-                .groups()
-                .create(parent, &limits)
-                .map(|id| Arc::new(Inner { id, limit: limit.into(), swap, promised: 0.into(), outer }))
-        });
-        match made {
+        let limits = Limits { max: limit, swap_max: swap, ..Limits::default() };
+        match Group::create(Thread, house, limits, outer) {
             Ok(inner) => Ok(Self { inner }),
-            Err(Errno::NOSPC) => Err(io::Error::new(
-                io::ErrorKind::QuotaExceeded,
-                "there are 1,023 budgets already: mappings can share one",
-            )),
-            Err(errno) => Err(errno.into()),
+            Err(failure) if failure.errno == libc::ENOSPC => {
+                Err(io::Error::new(io::ErrorKind::QuotaExceeded, failure.text))
+            }
+            Err(failure) => Err(failure.into()),
         }
     }
 
     /// How many bytes its mappings may have in memory together.
     pub fn limit(&self) -> u64 {
-        self.inner.limit.load(Ordering::Relaxed)
+        self.inner.limits().max
     }
 
     /// Changes the limit, in bytes. If more is in memory, it is reclaimed before this returns.
@@ -334,36 +212,12 @@ impl Budget {
     /// InvalidInput: the size is none, or too small; or anonymous mappings have more than fits into it and
     /// the swap. ResourceBusy: the limit is set, but too little could be reclaimed within 2 s.
     pub fn set_limit(&self, memory: impl Into<Size>) -> io::Result<()> {
-        let limit = check_limit(memory.into().bytes()?)?;
-        let (promised, swap) = (self.inner.promised.load(Ordering::Relaxed), self.inner.swap);
-        if limit.saturating_add(swap) < promised {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidInput,
-                format!(
-                    "{limit} bytes of memory and {swap} of swap are less than the {promised} bytes that \
-                     anonymous mappings of the budget have"
-                ),
-            ));
-        }
-        let (id, limits) = (self.inner.id, Inner::limits(limit, swap));
-        self.inner.limit.store(limit, Ordering::Relaxed);
-        let set = move |house: &'static House| {
-            let deadline = Instant::now() + RECLAIM_BOUND;
-            loop {
-                match house.manager.groups().set_limits(id, &limits) {
-                    Err(Errno::BUSY) if Instant::now() < deadline => thread::sleep(RECLAIM_PAUSE),
-                    set => return set,
-                }
-            }
-        };
-        match house::house()?.ask(set) {
-            Err(Errno::BUSY) => Err(io::Error::new(
-                io::ErrorKind::ResourceBusy,
-                "the limit is set, but too little memory could be reclaimed at once (pages are pinned, or \
-                 swap is full)",
-            )),
-            set => set.map_err(io::Error::from),
-        }
+        let limits = Limits { max: memory.into().bytes()?, ..self.inner.limits() };
+        let set = self.inner.set_limits(Thread, process::house()?, limits);
+        set.map_err(|failure| match failure.errno {
+            libc::EBUSY => io::Error::new(io::ErrorKind::ResourceBusy, failure.text),
+            _ => failure.into(),
+        })
     }
 
     /// What it has now, and had.
@@ -371,15 +225,15 @@ impl Budget {
     /// # Errors
     /// Unsupported: this process was forked, and could not take the manager over.
     pub fn stats(&self) -> io::Result<BudgetStats> {
-        let id = self.inner.id;
-        let stats = house::house()?.ask(move |house| house.manager.groups().stats(id))?;
+        let stats = self.inner.stats(Thread, process::house()?)?;
+        let limits = self.inner.limits();
         Ok(BudgetStats {
-            limit_bytes: self.limit(),
+            limit_bytes: limits.max,
             usage_bytes: stats.usage_bytes,
             peak_bytes: stats.peak_bytes,
-            swap_limit_bytes: self.inner.swap,
+            swap_limit_bytes: limits.swap_max,
             swap_bytes: stats.swap.bytes,
-            anonymous_bytes: self.inner.promised.load(Ordering::Relaxed),
+            anonymous_bytes: self.inner.promised(),
             pgfault: stats.pgfault,
             pgmajfault: stats.pgmajfault,
         })
@@ -388,7 +242,7 @@ impl Budget {
     /// Runs `f`; what this thread maps meanwhile belongs to the budget, if nothing else is said.
     pub fn within<R>(&self, f: impl FnOnce() -> R) -> R {
         /// Puts the budget before back, also if `f` panics.
-        struct Before(Option<Arc<Inner>>);
+        struct Before(Option<Arc<Group>>);
         impl Drop for Before {
             fn drop(&mut self) {
                 CURRENT.set(self.0.take());
@@ -413,17 +267,7 @@ impl Budget {
         self.options().len(len).map_anon()
     }
 
-    pub(crate) fn group(&self) -> &Arc<Inner> {
+    pub(crate) fn group(&self) -> &Arc<Group> {
         &self.inner
     }
-}
-
-fn check_limit(limit: u64) -> io::Result<u64> {
-    if limit < LEAST_LIMIT {
-        return Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            format!("a budget of {limit} bytes is too small, at least 1MiB is needed: is a unit missing?"),
-        ));
-    }
-    Ok(limit)
 }

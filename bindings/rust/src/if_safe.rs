@@ -1,5 +1,6 @@
 //! Whether a file can be mapped without `unsafe`: nobody can change or cut it any more.
 
+use elbowroom_house::files::Opened;
 use libc::{c_int, c_ulong};
 use std::fmt;
 use std::io;
@@ -78,7 +79,7 @@ pub(crate) fn check(fd: RawFd, offset: u64, len: usize) -> Result<(), MapIfSafeE
     } else if !has_verity(fd) {
         return Err(MapIfSafeError::not_safe_since("it is no sealed memfd, and has no fs-verity"));
     }
-    let size = crate::held::size(fd).map_err(MapIfSafeError::of_mapping)?;
+    let size = Opened::look(fd).map_err(MapIfSafeError::of_mapping)?.len;
     match offset.checked_add(len as u64) {
         Some(end) if end <= size => Ok(()),
         _ => Err(MapIfSafeError::not_safe_since(format!(

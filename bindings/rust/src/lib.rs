@@ -32,13 +32,11 @@
 
 mod advice;
 mod budget;
-mod file_table;
-mod fork;
 mod held;
-mod house;
 mod if_safe;
 mod map;
 mod options;
+mod process;
 mod size;
 
 pub use advice::{Advice, UncheckedAdvice};

@@ -4,6 +4,7 @@ use crate::advice::{Advice, UncheckedAdvice};
 use crate::held::Held;
 use crate::if_safe::MapIfSafeError;
 use crate::options::{MmapAsRawDesc, MmapOptions};
+use elbowroom_house::held::Moving;
 use elbowroom_machine::PAGE_SIZE;
 use std::fmt;
 use std::io;
@@ -64,7 +65,7 @@ impl View {
         if isize::try_from(len).is_err() {
             return Err(io::Error::new(io::ErrorKind::InvalidData, "memory map length overflows isize"));
         }
-        self.held.remap((self.before + len).max(1), options.may_move)?;
+        self.held.remap((self.before + len).max(1), options.moving())?;
         self.len = len;
         Ok(())
     }
@@ -74,6 +75,12 @@ impl View {
 #[derive(Debug, Clone, Copy, Default)]
 pub struct RemapOptions {
     may_move: bool,
+}
+
+impl RemapOptions {
+    fn moving(self) -> Moving {
+        if self.may_move { Moving::May } else { Moving::Not }
+    }
 }
 
 impl RemapOptions {
@@ -239,7 +246,7 @@ macro_rules! mapping {
             }
 
             /// Why the kernel has served the mapping from the beginning; `None`: it has not.
-            pub fn unmanaged_reason(&self) -> Option<&'static str> {
+            pub fn unmanaged_reason(&self) -> Option<&str> {
                 self.view.held.reason()
             }
         }

@@ -1,9 +1,12 @@
 //! How mappings are asked for.
 
-use crate::budget::{self, Budget, Inner};
-use crate::held::{self, FilePart, Held, Mode, Wishes};
+use crate::budget::{self, Budget};
+use crate::held::{Held, Part, Use, Wishes};
 use crate::if_safe::{self, MapIfSafeError};
 use crate::map::{Mmap, MmapMut, MmapRaw, View};
+use elbowroom_house::budget::Budget as Group;
+use elbowroom_house::files::Opened;
+use elbowroom_house::held;
 use elbowroom_machine::PAGE_SIZE;
 use std::io;
 use std::os::fd::{AsRawFd, RawFd};
@@ -74,7 +77,7 @@ pub struct MmapOptions {
     sharing: FileSharing,
     populate: bool,
     no_reserve_swap: bool,
-    budget: Option<Arc<Inner>>,
+    budget: Option<Arc<Group>>,
 }
 
 impl MmapOptions {
@@ -149,7 +152,7 @@ impl MmapOptions {
     /// PermissionDenied: the file is not open for reading. InvalidData: the offset is beyond the file's end,
     /// and no length was given. Unsupported: what this machine lacks for a manager, and what to do.
     pub unsafe fn map<T: MmapAsRawDesc>(&self, file: T) -> io::Result<Mmap> {
-        self.map_file(&file, Mode::Read).map(Mmap::of)
+        self.map_file(&file, Use::Read).map(Mmap::of)
     }
 
     /// Maps a file, to be loaded from and executed. The kernel maps it, beside the budget: nothing that is
@@ -161,7 +164,7 @@ impl MmapOptions {
     /// # Errors
     /// As for [`MmapOptions::map`]. PermissionDenied: the file system permits no execution.
     pub unsafe fn map_exec<T: MmapAsRawDesc>(&self, file: T) -> io::Result<Mmap> {
-        self.map_file(&file, Mode::Exec).map(Mmap::of)
+        self.map_file(&file, Use::Exec).map(Mmap::of)
     }
 
     /// Maps a file, to be loaded from and stored to. Stores are in the file within a second, after
@@ -173,7 +176,7 @@ impl MmapOptions {
     /// # Errors
     /// As for [`MmapOptions::map`]. PermissionDenied: the file is not open for reading and writing.
     pub unsafe fn map_mut<T: MmapAsRawDesc>(&self, file: T) -> io::Result<MmapMut> {
-        self.map_file(&file, Mode::Write).map(MmapMut::of)
+        self.map_file(&file, Use::Write).map(MmapMut::of)
     }
 
     /// Maps a file, to be loaded from and stored to. Stores stay in this mapping: what is stored needs memory
@@ -185,7 +188,7 @@ impl MmapOptions {
     /// # Errors
     /// As for [`MmapOptions::map`].
     pub unsafe fn map_copy<T: MmapAsRawDesc>(&self, file: T) -> io::Result<MmapMut> {
-        self.map_file(&file, Mode::Copy).map(MmapMut::of)
+        self.map_file(&file, Use::Copy).map(MmapMut::of)
     }
 
     /// As [`MmapOptions::map_copy`], to be loaded from only, until [`Mmap::make_mut`].
@@ -196,7 +199,7 @@ impl MmapOptions {
     /// # Errors
     /// As for [`MmapOptions::map`].
     pub unsafe fn map_copy_read_only<T: MmapAsRawDesc>(&self, file: T) -> io::Result<Mmap> {
-        self.map_file(&file, Mode::CopyReadOnly).map(Mmap::of)
+        self.map_file(&file, Use::CopyReadOnly).map(Mmap::of)
     }
 
     /// Maps a file of which it is known that nobody can change or cut it: a memfd with the seals F_SEAL_WRITE
@@ -207,7 +210,7 @@ impl MmapOptions {
     pub fn map_if_safe<T: MmapAsRawDesc>(&self, file: T) -> Result<Mmap, MapIfSafeError> {
         let len = self.file_len(&file).map_err(MapIfSafeError::of_mapping)?;
         if_safe::check(file.as_raw_desc().0, self.offset, len)?;
-        self.map_file(&file, Mode::Read).map(Mmap::of).map_err(MapIfSafeError::of_mapping)
+        self.map_file(&file, Use::Read).map(Mmap::of).map_err(MapIfSafeError::of_mapping)
     }
 
     /// Maps anonymous memory, of zeros. It is promised: budget and swap have room for all of it.
@@ -223,7 +226,7 @@ impl MmapOptions {
             let text = format!("huge pages have 2 MiB (21 bits) here, not 1 << {bits} bytes");
             return Err(io::Error::new(io::ErrorKind::Unsupported, text));
         }
-        let held = Held::of_memory(len.max(1), self.huge.is_some(), self.wishes())?;
+        let held = Held::of_memory(len.max(1), self.huge.is_some(), &self.wishes())?;
         Ok(MmapMut::of(View::new(held, 0, len)))
     }
 
@@ -232,7 +235,7 @@ impl MmapOptions {
     /// # Errors
     /// As there.
     pub fn map_raw<T: MmapAsRawDesc>(&self, file: T) -> io::Result<MmapRaw> {
-        self.map_file(&file, Mode::Write).map(MmapRaw::of)
+        self.map_file(&file, Use::Write).map(MmapRaw::of)
     }
 
     /// As [`MmapOptions::map`], for a mapping that is only reached through pointers.
@@ -240,13 +243,12 @@ impl MmapOptions {
     /// # Errors
     /// As there.
     pub fn map_raw_read_only<T: MmapAsRawDesc>(&self, file: T) -> io::Result<MmapRaw> {
-        self.map_file(&file, Mode::Read).map(MmapRaw::of)
+        self.map_file(&file, Use::Read).map(MmapRaw::of)
     }
 
     fn wishes(&self) -> Wishes {
         Wishes {
-            populate: self.populate,
-            no_reserve: self.no_reserve_swap,
+            common: held::Wishes { populate: self.populate, no_reserve: self.no_reserve_swap },
             trust: self.sharing == FileSharing::Trust,
             budget: self.budget.clone().or_else(budget::current),
         }
@@ -255,7 +257,7 @@ impl MmapOptions {
     fn file_len(&self, file: &impl MmapAsRawDesc) -> io::Result<usize> {
         let len = match self.len {
             Some(len) => len as u64,
-            None => held::size(file.as_raw_desc().0)?.checked_sub(self.offset).ok_or_else(|| {
+            None => Opened::look(file.as_raw_desc().0)?.len.checked_sub(self.offset).ok_or_else(|| {
                 let text = "memory map offset is larger than length";
                 io::Error::new(io::ErrorKind::InvalidData, text)
             })?,
@@ -263,17 +265,16 @@ impl MmapOptions {
         checked_len(len)
     }
 
-    fn map_file(&self, file: &impl MmapAsRawDesc, mode: Mode) -> io::Result<View> {
+    fn map_file(&self, file: &impl MmapAsRawDesc, usage: Use) -> io::Result<View> {
         let len = self.file_len(file)?;
         let before = (self.offset % PAGE_SIZE as u64) as usize;
         // No bytes are a mapping of one byte, which nobody can reach, as with memmap2.
         let whole = before.checked_add(len).ok_or(io::ErrorKind::InvalidInput)?.max(1);
-        let part =
-            FilePart { fd: file.as_raw_desc().0, offset: self.offset - before as u64, len: whole, mode };
+        let part = Part { fd: file.as_raw_desc().0, offset: self.offset - before as u64, len: whole, usage };
         if part.offset.checked_add(whole as u64).is_none_or(|end| end > i64::MAX as u64) {
             return Err(io::Error::from_raw_os_error(libc::EOVERFLOW));
         }
-        Ok(View::new(Held::of_file(part, self.wishes())?, before, len))
+        Ok(View::new(Held::of_file(part, &self.wishes())?, before, len))
     }
 }
 

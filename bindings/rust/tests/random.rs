@@ -1,5 +1,5 @@
-//! Threads map, store, resize and drop at random, each with a file and a budget of its own; a plain model says what
-//! every byte is. A failure prints the seed: ELBOWROOM_TEST_SEED repeats it.
+//! Threads map, store, resize and drop at random, each with a file and a budget of its own; a plain
+//! model says what every byte is. A failure prints the seed: ELBOWROOM_TEST_SEED repeats it.
 #![allow(unsafe_code)]
 
 use elbowroom::{Budget, Mmap, MmapMut, MmapOptions, RemapOptions};
@@ -116,7 +116,7 @@ impl Run {
         // SAFETY: the file is this thread's own, and the slices of its mappings are used one after the other.
         let (mapped, model) = unsafe {
             match self.random.u8(0..6) {
-                // Populating a copy takes its pages from the file now, those of others when they are stored to.
+                // Populating a copy takes its pages from the file now, others when they are stored to.
                 0 => (Mapped::Loads(options.populate().map(&self.file).unwrap()), Model::File(range.start)),
                 1 => (Mapped::Stores(options.map_mut(&self.file).unwrap()), Model::File(range.start)),
                 2 => (Mapped::Stores(options.map_copy(&self.file).unwrap()), copy()),
