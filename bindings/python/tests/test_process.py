@@ -304,7 +304,7 @@ def test_without_faults_of_system_calls(path, run_python):
         import elbowroom as er
 
         er.configure(memory="64MiB", swap="512MiB", swap_dir=sys.argv[2])
-        a = er.zeros((1 << 22, 6), "f4", memory="16MiB")
+        a = er.zeros((1 << 22, 6), "f4", memory="16MiB", swap="256MiB")
         assert er.stats()["served"] == "user-mode"
         a[:] = np.arange(6)
         a[::1000, 1] = 7

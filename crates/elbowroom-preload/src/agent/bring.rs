@@ -12,12 +12,12 @@ use crate::base::reason::Reason;
 use crate::base::state::{self, Process};
 use crate::base::sys::{self, PAGE};
 use elbowroom::{Advice, Manager, Side};
-use libc::{c_long, c_void, iovec, msghdr, ssize_t};
+use libc::{c_int, c_long, c_void, iovec, msghdr, socklen_t, ssize_t};
 use std::ops::Range;
 
 /// The most bytes that are brought for a call at a time. Reclaim should not need them again before the call
 /// has used them, with the smallest budget.
-const MOST_BYTES: usize = 1 << 20;
+const MOST_BYTES: usize = 256 << 10;
 /// How often a call is made that says EFAULT although its pages were brought: with a budget that is used up
 /// by other threads, reclaim takes them away again and again.
 const MOST_CALLS: usize = 100;
@@ -121,8 +121,13 @@ fn with_each(each: EachPart<'_>, mut call: impl FnMut() -> ssize_t) -> ssize_t {
     let Some((process, manager)) = manager() else { return call() };
     let kept = sys::errno();
     for _ in 0..MOST_CALLS {
-        let mut brought = false;
-        each(&mut |part| brought |= bring(process, manager, &part));
+        let (mut brought, mut room) = (false, MOST_BYTES);
+        each(&mut |part| {
+            // What is brought first must not go away for what is brought last.
+            let len = part.len.min(room);
+            room -= len;
+            brought |= bring(process, manager, &Part { len, ..part });
+        });
         sys::set_errno(kept);
         let result = call();
         if result != -1 || sys::errno() != libc::EFAULT || !brought {
@@ -187,26 +192,63 @@ fn each_of_message(at: *const msghdr, does: Does, each: &mut dyn FnMut(Part)) {
     each_of_array(message.msg_iov, message.msg_iovlen, does, each);
 }
 
-/// Writes or sends all of a buffer, of which only a beginning can be in memory at a time, in several calls.
-/// `call` is given the address and the length of the rest.
-pub fn send_all(from: *const c_void, len: usize, call: impl Fn(*const c_void, usize) -> ssize_t) -> ssize_t {
+/// Writes or sends a buffer to a pipe or a stream, in portions that can be in memory at a time. `call` is given
+/// the address and the length of one.
+pub fn send_all(
+    from: *const c_void,
+    len: usize,
+    mut call: impl FnMut(*const c_void, usize) -> ssize_t,
+) -> ssize_t {
     let mut done = 0;
     loop {
-        let (rest, left) = (from.wrapping_byte_add(done), len - done);
-        let n = with_after(&[Part::loaded(rest, left)], || call(rest, left));
+        let (rest, portion) = (from.wrapping_byte_add(done), (len - done).min(MOST_BYTES));
+        let n = with_after(&[Part::loaded(rest, portion)], || call(rest, portion));
         let Some(n) = usize::try_from(n).ok().filter(|n| *n > 0) else {
             return if done > 0 { done as ssize_t } else { n };
         };
         done += n;
-        // A count that ends elsewhere than where a page may have been missing is the kernel's own.
-        if done >= len || !(from.addr() + done).is_multiple_of(PAGE) {
+        // A short count is the kernel's own, of a signal for example, if no page lacks where it stopped.
+        if done >= len || n < portion && !is_missing(from.addr() + done, len - done) {
             return done as ssize_t;
         }
     }
 }
 
+/// [`send_all`] for an array of parts.
+pub fn send_all_parts(
+    parts: *const iovec,
+    n: usize,
+    mut call: impl FnMut(*const c_void, usize) -> ssize_t,
+) -> ssize_t {
+    let mut done: ssize_t = 0;
+    for index in 0..n {
+        let mut part = iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+        let result = match read(parts.wrapping_add(index), &mut part) {
+            true if part.iov_len == 0 => continue,
+            true => send_all(part.iov_base, part.iov_len, &mut call),
+            false => sys::fail(libc::EFAULT) as ssize_t,
+        };
+        match usize::try_from(result) {
+            Ok(sent) if sent == part.iov_len => done += result,
+            Ok(_) => return done + result,
+            Err(_) if done > 0 => break,
+            Err(_) => return result,
+        }
+    }
+    done
+}
+
+/// Whether a page of the first bytes cannot be read by the kernel: as many bytes as a socket takes at a time.
+fn is_missing(at: usize, len: usize) -> bool {
+    const TAKEN_BYTES: usize = 64 << 10;
+    let end = at + len.min(TAKEN_BYTES);
+    let pages = std::iter::once(at).chain((at.next_multiple_of(PAGE)..end).step_by(PAGE));
+    let mut byte = 0_u8;
+    pages.into_iter().any(|page| sys::copy_checked(page, (&raw mut byte).addr(), 1) == 0)
+}
+
 /// A value of the program's; `false` if it cannot be read.
-fn read<T>(at: *const T, to: &mut T) -> bool {
+pub fn read<T>(at: *const T, to: &mut T) -> bool {
     copy_checked(at.addr(), std::ptr::from_mut(to).addr(), size_of::<T>()) == size_of::<T>()
 }
 
@@ -299,4 +341,15 @@ pub unsafe extern "C-unwind" fn by_number(
         process.count(Reason::RefusedCall);
     }
     sys::fail(libc::EFAULT) as c_long
+}
+
+/// Whether a socket gives bytes without bounds of messages.
+pub fn is_stream_socket(socket: c_int) -> bool {
+    let (mut kind, mut len) = (0 as c_int, size_of::<c_int>() as socklen_t);
+    let (level, name) = (libc::SOL_SOCKET as c_long, libc::SO_TYPE as c_long);
+    // SAFETY: both point to what the kernel writes.
+    let r = unsafe {
+        sys::system_call(libc::SYS_getsockopt, socket as c_long, level, name, &raw mut kind, &raw mut len)
+    };
+    r == 0 && kind == libc::SOCK_STREAM
 }

@@ -7,6 +7,7 @@
 //! EFAULT.
 
 use crate::agent::bring::{self, Does, Part};
+use crate::agent::coherence::Given;
 use crate::base::real;
 use crate::base::state;
 use crate::base::sys::{self, PAGE};
@@ -205,13 +206,52 @@ fn lends(flags: c_int) -> Option<&'static Manager> {
     state::alive().filter(|_| flags & libc::MSG_ZEROCOPY != 0).map(|(_, manager)| manager)
 }
 
+/// Sends a buffer, where only faults of instructions are served by portions, if the socket permits that. `call`
+/// sends so many bytes from an address.
+fn send(
+    socket: c_int,
+    from: *const c_void,
+    len: usize,
+    mut call: impl FnMut(*const c_void, usize) -> ssize_t,
+) -> ssize_t {
+    match bring::manager() {
+        Some((_, manager)) if manager.windows().intersects(from.addr(), len) => {
+            if bring::is_stream_socket(socket) {
+                bring::send_all(from, len, call)
+            } else {
+                bring::with(&[Part::loaded(from, len)], || call(from, len))
+            }
+        }
+        _ => call(from, len),
+    }
+}
+
+/// Sends the parts of a message to a stream one after the other, if they are more than can be in memory at a
+/// time, and there is nothing else in it. `None`: not done.
+fn send_long_message(socket: c_int, at: *const msghdr, flags: c_int) -> Option<ssize_t> {
+    let (_, manager) = bring::manager()?;
+    // SAFETY: all zero is a message of nothing.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    if !bring::read(at, &mut message) || message.msg_controllen > 0 {
+        return None;
+    }
+    let given = Given::Many(message.msg_iov, c_int::try_from(message.msg_iovlen).ok()?);
+    if given.is_plain(manager) || !given.is_long(manager) || !bring::is_stream_socket(socket) {
+        return None;
+    }
+    Some(bring::send_all_parts(message.msg_iov, message.msg_iovlen, |from, len| {
+        // SAFETY: a part of the program's buffer, which the kernel checks.
+        unsafe { real::send(socket, from, len, flags) }
+    }))
+}
+
 pub unsafe fn send_bytes(socket: c_int, from: *const c_void, len: size_t, flags: c_int) -> ssize_t {
     if lends(flags).is_some() {
         // SAFETY: the caller's promise; send is sendto without an address.
         return unsafe { send_bytes_to(socket, from, len, flags, std::ptr::null(), 0) };
     }
     // SAFETY: the caller's promise.
-    bring::send_all(from, len, |from, len| unsafe { real::send(socket, from, len, flags) })
+    send(socket, from, len, |from, len| unsafe { real::send(socket, from, len, flags) })
 }
 
 pub unsafe fn send_bytes_to(
@@ -235,9 +275,13 @@ pub unsafe fn send_bytes_to(
             Err(errno) => return sys::fail(errno) as ssize_t,
         }
     }
-    let parts = [Part::loaded(from, len), Part::loaded(to.cast(), to_len as usize)];
-    // SAFETY: the caller's promise.
-    bring::with(&parts, || unsafe { real::sendto(socket, from, len, flags, to.cast(), to_len) })
+    let address = [Part::loaded(to.cast(), to_len as usize)];
+    send(socket, from, len, |from, len| {
+        bring::with(&address, || {
+            // SAFETY: the caller's promise.
+            unsafe { real::sendto(socket, from, len, flags, to.cast(), to_len) }
+        })
+    })
 }
 
 /// Sends the message with copies of what is managed in its parts; `None`: nothing is.
@@ -251,7 +295,7 @@ fn send_copies(
     let instead = copy_managed(manager, parts, MAX_SEND_BYTES)?;
     let Copied::Instead { bytes, faulted, .. } = &instead else { return Ok(None) };
     // A stream takes what comes before the bad address, a datagram is whole or not sent.
-    if *faulted && (*bytes == 0 || !is_stream(socket)) {
+    if *faulted && (*bytes == 0 || !bring::is_stream_socket(socket)) {
         return Err(libc::EFAULT);
     }
     (message.msg_iov, message.msg_iovlen) = (parts.as_mut_ptr(), parts.len() as _);
@@ -259,17 +303,6 @@ fn send_copies(
     let r =
         unsafe { sys::system_call(libc::SYS_sendmsg, socket as c_long, &raw const message, flags as c_long) };
     Ok(Some(r as ssize_t))
-}
-
-/// Whether a socket gives bytes without bounds of messages.
-pub fn is_stream(socket: c_int) -> bool {
-    let (mut kind, mut len) = (0 as c_int, size_of::<c_int>() as socklen_t);
-    let (level, name) = (libc::SOL_SOCKET as c_long, libc::SO_TYPE as c_long);
-    // SAFETY: both point to what the kernel writes.
-    let r = unsafe {
-        sys::system_call(libc::SYS_getsockopt, socket as c_long, level, name, &raw mut kind, &raw mut len)
-    };
-    r == 0 && kind == libc::SOCK_STREAM
 }
 
 /// [`send_copies`] of a message in the program's memory.
@@ -296,6 +329,9 @@ pub unsafe fn send_message(socket: c_int, message: *const msghdr, flags: c_int) 
             Ok(None) => {}
             Err(errno) => return sys::fail(errno) as ssize_t,
         }
+    }
+    if let Some(sent) = send_long_message(socket, message, flags) {
+        return sent;
     }
     bring::with_message(message, Does::Load, || {
         // SAFETY: the caller's promise.

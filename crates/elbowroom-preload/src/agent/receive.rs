@@ -2,18 +2,41 @@
 //! instructions are served.
 
 use crate::agent::bring::{self, Does, Part};
-use crate::agent::lend::is_stream;
+use crate::agent::coherence::Given;
 use crate::base::real;
-use libc::{c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use crate::base::reserve::{BOUNCE_BYTES, Buffer};
+use crate::base::sys::PAGE;
+use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
+use std::mem::ManuallyDrop;
+
+/// The most bytes that are received at once, if all must come (MSG_WAITALL).
+const WHOLE_BYTES: usize = 64 << 20;
+/// The most bytes of an address, and of what comes beside the bytes, that are copied.
+const ADDRESS_BYTES: usize = 128;
+const CONTROL_BYTES: usize = 64 << 10;
+
+fn most(flags: c_int) -> usize {
+    if flags & libc::MSG_WAITALL != 0 { WHOLE_BYTES } else { BOUNCE_BYTES }
+}
+
+/// Receives into managed memory, by a buffer of our own; into other memory by `call` itself.
+fn receive(
+    to: *mut c_void,
+    len: usize,
+    flags: c_int,
+    call: impl FnOnce(*mut c_void, usize) -> ssize_t,
+) -> ssize_t {
+    let given = Given::one(to, len);
+    let managed = bring::manager().filter(|(_, manager)| !given.is_plain(manager));
+    match managed.and_then(|(_, manager)| given.check(manager)) {
+        Some(buffers) => buffers.read_once(most(flags), call),
+        None => call(to, len),
+    }
+}
 
 pub unsafe fn receive_bytes(socket: c_int, to: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
-    let parts = [Part::stored(to, len)];
-    // SAFETY: the caller's promise.
-    let call = || unsafe { real::recv(socket, to, len, flags) };
-    if bring::manager().is_some() && is_stream(socket) {
-        return bring::with_after(&parts, call);
-    }
-    bring::with(&parts, call)
+    // SAFETY: the caller's promise, or a buffer of so many bytes.
+    receive(to, len, flags, |to, len| unsafe { real::recv(socket, to, len, flags) })
 }
 
 pub unsafe fn receive_checked(
@@ -23,8 +46,12 @@ pub unsafe fn receive_checked(
     room: size_t,
     flags: c_int,
 ) -> ssize_t {
-    // SAFETY: the caller's promise; libc ends the program if the buffer is too small.
-    bring::with(&[Part::stored(to, len)], || unsafe { real::__recv_chk(socket, to, len, room, flags) })
+    if len > room {
+        // SAFETY: libc ends the program.
+        return unsafe { real::__recv_chk(socket, to, len, room, flags) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { receive_bytes(socket, to, len, flags) }
 }
 
 pub unsafe fn receive_from(
@@ -35,18 +62,77 @@ pub unsafe fn receive_from(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    let parts = [Part::stored(to, len), Part::out(from), Part::out(from_len)];
-    bring::with(&parts, || {
-        // SAFETY: the caller's promise.
-        unsafe { real::recvfrom(socket, to, len, flags, from.cast(), from_len) }
+    receive(to, len, flags, |to, len| {
+        bring::with(&[Part::out(from), Part::out(from_len)], || {
+            // SAFETY: the caller's promise, or a buffer of so many bytes.
+            unsafe { real::recvfrom(socket, to, len, flags, from.cast(), from_len) }
+        })
     })
 }
 
 pub unsafe fn receive_message(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
+    if let Some(received) = receive_by_copies(socket, message, flags) {
+        return received;
+    }
     bring::with_message(message, Does::Store, || {
         // SAFETY: the caller's promise.
         unsafe { real::recvmsg(socket, message.cast(), flags) }
     })
+}
+
+/// Receives a message with buffers of our own. `None`: none of its memory is managed.
+fn receive_by_copies(socket: c_int, at: *mut msghdr, flags: c_int) -> Option<ssize_t> {
+    let (_, manager) = bring::manager()?;
+    // SAFETY: all zero is a message of nothing.
+    let mut message: msghdr = unsafe { std::mem::zeroed() };
+    if !bring::read(at, &mut message) {
+        return None;
+    }
+    let is_managed = |at: usize, len: usize| len > 0 && manager.windows().intersects(at, len);
+    let buffers = Given::Many(message.msg_iov, c_int::try_from(message.msg_iovlen).ok()?).check(manager)?;
+    if !buffers.managed
+        && !is_managed(message.msg_control.addr(), message.msg_controllen)
+        && !is_managed(message.msg_name.addr(), message.msg_namelen as usize)
+        && !is_managed(at.addr(), size_of::<msghdr>())
+    {
+        return None;
+    }
+    let beside = Buffer::new((ADDRESS_BYTES + CONTROL_BYTES).next_multiple_of(PAGE))?;
+    // A thread that ends in the call must not meet a value to drop.
+    let beside = ManuallyDrop::new(beside);
+    let (name, control) = (beside.at(), beside.at().wrapping_byte_add(ADDRESS_BYTES));
+    let mut inner = message;
+    inner.msg_namelen = message.msg_namelen.min(ADDRESS_BYTES as socklen_t);
+    inner.msg_controllen = message.msg_controllen.min(CONTROL_BYTES);
+    if !message.msg_name.is_null() {
+        inner.msg_name = name;
+    }
+    if !message.msg_control.is_null() {
+        inner.msg_control = control;
+    }
+    let received = buffers.read_once(most(flags), |to, len| {
+        let mut part = iovec { iov_base: to, iov_len: len };
+        (inner.msg_iov, inner.msg_iovlen) = (&raw mut part, 1);
+        // SAFETY: a message of our own, whose buffers have the lengths in it.
+        unsafe { real::recvmsg(socket, (&raw mut inner).cast(), flags) }
+    });
+    if received >= 0 {
+        let out = |from: *mut c_void, to: *mut c_void, len: usize| {
+            bring::copy_checked(from.addr(), to.addr(), len);
+        };
+        if !message.msg_name.is_null() {
+            out(name, message.msg_name, inner.msg_namelen.min(message.msg_namelen) as usize);
+        }
+        if !message.msg_control.is_null() {
+            out(control, message.msg_control, inner.msg_controllen.min(message.msg_controllen));
+        }
+        message.msg_namelen = inner.msg_namelen;
+        message.msg_controllen = inner.msg_controllen;
+        message.msg_flags = inner.msg_flags;
+        out((&raw mut message).cast(), at.cast(), size_of::<msghdr>());
+    }
+    drop(ManuallyDrop::into_inner(beside));
+    Some(received)
 }
 
 pub unsafe fn receive_messages(

@@ -3,12 +3,12 @@
 //! Memory that the kernel uses after the call (asynchronous transfers), or that libc itself gives to system
 //! calls (the buffer of a stream), goes to the kernel first.
 
-use super::bring::{Does, Part, manager, send_all, with, with_after, with_parts};
+use super::bring::{self, Does, Part, manager, send_all, send_all_parts, with, with_parts};
 use super::coherence::{self, At, Given, Way};
-use super::lend::is_stream as is_stream_socket;
 use super::ranges::hand_back;
 use crate::base::real;
 use crate::base::reason::Reason;
+use crate::base::reserve::BOUNCE_BYTES;
 use crate::base::sys::{self, PAGE};
 use libc::{c_int, c_void, ssize_t};
 
@@ -34,11 +34,12 @@ fn reads_are_whole(fd: c_int) -> bool {
     sys::fstat(fd).is_some_and(|stat| matches!(kind(stat), libc::S_IFREG | libc::S_IFBLK))
 }
 
-/// Whether a read that fails leaves what it would have given for the next one. `errno` is kept.
+/// Whether a descriptor takes bytes without bounds of messages, and can wait in the middle: a pipe, or a
+/// socket for streams. `errno` is kept.
 fn is_stream(fd: c_int) -> bool {
     sys::fstat(fd).is_some_and(|stat| match stat.st_mode & libc::S_IFMT {
         libc::S_IFIFO => true,
-        libc::S_IFSOCK => is_stream_socket(fd),
+        libc::S_IFSOCK => bring::is_stream_socket(fd),
         _ => false,
     })
 }
@@ -61,16 +62,24 @@ pub fn transfer(
         coherence::cancellation_point();
         return buffers.transfer(way, fd, at, flags);
     }
+    if way == Way::Read
+        && at == Some(At::Cursor)
+        && flags == 0
+        && let Some(buffers) = given.check(manager).filter(|buffers| buffers.managed)
+    {
+        // SAFETY: a buffer of so many bytes.
+        return buffers.read_once(BOUNCE_BYTES, |to, len| unsafe { real::read(fd, to, len) });
+    }
+    let splits = way == Way::Write && at == Some(At::Cursor) && flags == 0 && is_stream(fd);
+    // SAFETY: a part of the program's buffer, which the kernel checks.
+    let write = |from: *const c_void, len: usize| unsafe { real::write(fd, from, len) };
     match (given, way) {
-        (Given::One(part), Way::Read) if is_stream(fd) => {
-            with_after(&[Part::stored(part.iov_base, part.iov_len)], real)
-        }
-        (Given::One(part), Way::Read) => with(&[Part::stored(part.iov_base, part.iov_len)], real),
-        (Given::One(part), Way::Write) if at == Some(At::Cursor) => {
-            // SAFETY: a part of the program's buffer, which the kernel checks.
-            send_all(part.iov_base, part.iov_len, |from, len| unsafe { real::write(fd, from, len) })
-        }
+        (Given::One(part), Way::Write) if splits => send_all(part.iov_base, part.iov_len, write),
         (Given::One(part), Way::Write) => with(&[Part::loaded(part.iov_base, part.iov_len)], real),
+        (Given::One(part), Way::Read) => with(&[Part::stored(part.iov_base, part.iov_len)], real),
+        (Given::Many(parts, n), Way::Write) if splits && given.is_long(manager) => {
+            send_all_parts(parts, usize::try_from(n).unwrap_or(0), write)
+        }
         (Given::Many(parts, n), _) => {
             let does = if way == Way::Read { Does::Store } else { Does::Load };
             with_parts(parts, usize::try_from(n).unwrap_or(0), does, real)

@@ -8,11 +8,14 @@ use crate::base::reserve::{BOUNCE_BYTES, Buffer};
 use crate::base::sys::{self, PAGE};
 use elbowroom::Manager;
 use libc::{c_int, c_long, c_void, iovec, ssize_t};
+use std::mem::ManuallyDrop;
 
 /// The kernel transfers no more in one call (Linux: `MAX_RW_COUNT`).
 const MOST_BYTES: usize = i32::MAX as usize & !(PAGE - 1);
 /// The kernel takes no more parts (Linux: `UIO_MAXIOV`).
 const MOST_PARTS: usize = 1024;
+/// The most bytes that are appended to a file at once.
+const APPEND_BYTES: usize = 64 << 20;
 /// An address at which no program has memory.
 const BAD_ADDRESS: *mut c_void = std::ptr::without_provenance_mut(8);
 /// How many parts are read at a time: few, since the stack of a signal handler may be small.
@@ -61,6 +64,12 @@ impl Given {
     /// Whether it is one buffer that has no managed memory.
     pub fn is_plain(&self, manager: &Manager) -> bool {
         matches!(self, Self::One(part) if !in_windows(manager, part))
+    }
+
+    /// Whether a write of it is longer than one that others must see whole (PIPE_BUF).
+    pub fn is_long(self, manager: &Manager) -> bool {
+        const SHORT_BYTES: usize = 64 << 10;
+        self.check(manager).is_some_and(|buffers| buffers.total > SHORT_BYTES)
     }
 
     /// Reads and checks all parts; `None`: the kernel will refuse the call, or has nothing to do.
@@ -126,8 +135,38 @@ impl Buffers {
         if self.managed { self.bounce(way, fd, at, flags) } else { direct(way, fd, self.given, at, flags) }
     }
 
+    /// Makes one call that reads at most `most` bytes, into a buffer of our own: a call that waits would lose
+    /// what it takes, if a page of the program's went away meanwhile. `call` is libc's own function, and may
+    /// end the thread.
+    pub fn read_once(&self, most: usize, call: impl FnOnce(*mut c_void, usize) -> ssize_t) -> ssize_t {
+        let len = self.total.min(most);
+        let Some(buffer) = Buffer::new(len.next_multiple_of(PAGE).max(PAGE)) else {
+            return sys::fail(libc::ENOMEM) as ssize_t;
+        };
+        // A thread that ends in the call must not meet a value to drop.
+        let buffer = ManuallyDrop::new(buffer);
+        let result = call(buffer.at(), len);
+        let errno = sys::errno();
+        let came = usize::try_from(result).unwrap_or(0).min(len);
+        let copied = if came > 0 { self.scatter(Way::Read, 0, buffer.at() as usize, came) } else { 0 };
+        drop(ManuallyDrop::into_inner(buffer));
+        match copied {
+            _ if copied == came => {
+                sys::set_errno(errno);
+                result
+            }
+            0 => sys::fail(libc::EFAULT) as ssize_t,
+            _ => copied as ssize_t,
+        }
+    }
+
     fn bounce(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
-        let Some(buffer) = Buffer::new(self.total.next_multiple_of(PAGE).clamp(PAGE, BOUNCE_BYTES)) else {
+        // What is appended must not be torn by another process.
+        let most = match way {
+            Way::Write if super::appends(fd, flags) => APPEND_BYTES,
+            _ => BOUNCE_BYTES,
+        };
+        let Some(buffer) = Buffer::new(self.total.next_multiple_of(PAGE).clamp(PAGE, most)) else {
             return sys::fail(libc::ENOMEM) as ssize_t;
         };
         let mut done = 0;
