@@ -197,8 +197,9 @@ static void others(void)
         CHECK(!syscall(SYS_getrusage, 0, here), "SYS_getrusage: %s", strerror(errno));
     }
     /* What is wrong stays wrong. */
-    CHECK(read(0, (void *)8, 10) == -1 && errno == EFAULT, "read: %s", strerror(errno));
-    CHECK(syscall(SYS_getrusage, 0, 8) == -1 && errno == EFAULT, "SYS_getrusage: %s", strerror(errno));
+    char *volatile bad = (char *)8;
+    CHECK(read(0, bad, 10) == -1 && errno == EFAULT, "read: %s", strerror(errno));
+    CHECK(syscall(SYS_getrusage, 0, bad) == -1 && errno == EFAULT, "SYS_getrusage: %s", strerror(errno));
     SYS(mprotect(to, BYTES, PROT_READ));
     int fd = SYS(open(path, O_RDONLY));
     CHECK(read(fd, to, 100) == -1 && errno == EFAULT, "read to PROT_READ: %s", strerror(errno));

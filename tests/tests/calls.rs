@@ -10,7 +10,7 @@ fn buffers(variant: Variant) {
     let outcome = Command::new(program("syscalls")).args([&file, "7"]).variant(variant).run().success();
     assert_eq!(outcome.stdout.lines().count(), 9, "{}", outcome.report());
 }
-behaviour!(buffers: plain, m64, m16, copy, threads, handlers1, user_mode);
+behaviour!(buffers: plain, m64, m16, copy, threads, handlers1);
 
 fn coherence(variant: Variant) {
     let scratch = Scratch::new();
@@ -69,6 +69,7 @@ behaviour!(foreign_writes_and_old_mappings: plain, m64, m16);
 fn given_memory(variant: Variant) {
     let scratch = Scratch::new();
     let directory = scratch.path().display();
-    Command::new(program("given_memory")).args([directory]).variant(variant).run().success();
+    let command = Command::new(program("given_memory")).args([directory]);
+    command.variant(variant).run_options(&["--swap", "200M"]).run().success();
 }
 behaviour!(given_memory: plain, m16, copy, user_mode);

@@ -96,15 +96,13 @@ pub fn with(parts: &[Part], call: impl FnMut() -> ssize_t) -> ssize_t {
     with_each(&|part| parts.iter().copied().for_each(part), call)
 }
 
-/// Brings the pages of these parts, as far as they can be had. `errno` is kept.
-pub fn bring_all(parts: &[Part]) {
-    if let Some((process, manager)) = manager() {
-        let kept = sys::errno();
-        for part in parts {
-            bring(process, manager, part);
-        }
-        sys::set_errno(kept);
-    }
+/// Brings the pages of a part; `false` if one cannot be had. `errno` is kept.
+pub fn bring_part(part: &Part) -> bool {
+    let Some((process, manager)) = manager() else { return false };
+    let kept = sys::errno();
+    let brought = bring(process, manager, part);
+    sys::set_errno(kept);
+    brought
 }
 
 /// As [`with`], for a call that has done nothing if it says EFAULT: it is made first, since most pages are in

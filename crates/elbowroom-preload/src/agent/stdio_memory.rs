@@ -50,12 +50,11 @@ unsafe fn in_portions(
         }
         // SAFETY: the caller's promise.
         let failed = unsafe { ferror_unlocked(file) } != 0;
-        if !failed || sys::errno() != libc::EFAULT {
+        if !failed || sys::errno() != libc::EFAULT || !bring::bring_part(&part(done, len - done)) {
             break;
         }
         // SAFETY: the caller's promise.
         unsafe { clearerr_unlocked(file) };
-        bring::bring_all(&[part(done, len - done)]);
         tries = if moved == 0 { tries + 1 } else { 0 };
     }
     done
