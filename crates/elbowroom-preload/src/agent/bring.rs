@@ -190,8 +190,8 @@ fn each_of_message(at: *const msghdr, does: Does, each: &mut dyn FnMut(Part)) {
     each_of_array(message.msg_iov, message.msg_iovlen, does, each);
 }
 
-/// Writes or sends a buffer to a pipe or a stream, in portions that can be in memory at a time. `call` is given
-/// the address and the length of one.
+/// Writes or sends a buffer to a pipe or a stream, in portions that can be in memory at a time. `call` is
+/// given the address and the length of one.
 pub fn send_all(
     from: *const c_void,
     len: usize,

@@ -1,9 +1,9 @@
 //! The functions of stdio that are given memory, which libc passes on to system calls of its own where only
 //! faults of instructions are served (user_mode.rs).
 //!
-//! A large block goes in portions. If a page of one is not in memory, the stream has an error and the position
-//! where it stopped: the page is brought, the error is cleared, and the rest tried again. Most blocks are small,
-//! and go through the stream's buffer by instructions, so nothing is brought before.
+//! A large block goes in portions. If a page of one is not in memory, the stream has an error and the
+//! position where it stopped: the page is brought, the error is cleared, and the rest tried again. Most
+//! blocks are small, and go through the stream's buffer by instructions, so nothing is brought before.
 
 use crate::agent::bring::{self, Part};
 use crate::agent::user_mode;

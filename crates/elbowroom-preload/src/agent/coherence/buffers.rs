@@ -46,6 +46,15 @@ pub enum Way {
     Write,
 }
 
+pub(super) const RWF_APPEND: c_int = 0x10;
+pub(super) const RWF_NOAPPEND: c_int = 0x20;
+
+/// Whether a write goes to the end of the file, wherever it was asked to go.
+pub(super) fn appends(fd: c_int, flags: c_int) -> bool {
+    let asked = || sys::open_flags(fd).is_some_and(|f| f & libc::O_APPEND != 0);
+    flags & RWF_APPEND != 0 || flags & RWF_NOAPPEND == 0 && asked()
+}
+
 /// The buffers of a call, as the program has given them.
 #[derive(Clone, Copy)]
 pub enum Given {
@@ -163,7 +172,7 @@ impl Buffers {
     fn bounce(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
         // What is appended must not be torn by another process.
         let most = match way {
-            Way::Write if super::appends(fd, flags) => APPEND_BYTES,
+            Way::Write if appends(fd, flags) => APPEND_BYTES,
             _ => BOUNCE_BYTES,
         };
         let Some(buffer) = Buffer::new(self.total.next_multiple_of(PAGE).clamp(PAGE, most)) else {

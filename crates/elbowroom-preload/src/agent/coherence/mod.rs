@@ -20,15 +20,14 @@ mod buffers;
 
 pub use buffers::{At, Buffers, Given, Way};
 
+use buffers::appends;
+
 use crate::agent::request::{self, Answer, Change, Flush, Op, Ticket};
 use crate::base::state::{self, Process};
 use crate::base::sys::{self, Except, SignalsBlocked};
 use elbowroom::{FileId, Manager};
 use libc::{c_int, ssize_t};
 use std::ops::Range;
-
-const RWF_APPEND: c_int = 0x10;
-const RWF_NOAPPEND: c_int = 0x20;
 
 /// A managed file that the program uses through a descriptor or a path.
 #[derive(Clone, Copy)]
@@ -275,12 +274,6 @@ pub fn ahead(fd: c_int, flags: c_int, len: u64) -> Range<u64> {
     start..start.saturating_add(len)
 }
 
-/// Whether a write goes to the end of the file, wherever it was asked to go.
-fn appends(fd: c_int, flags: c_int) -> bool {
-    let asked = || sys::open_flags(fd).is_some_and(|f| f & libc::O_APPEND != 0);
-    flags & RWF_APPEND != 0 || flags & RWF_NOAPPEND == 0 && asked()
-}
-
 /// The range that a call has written that gave `n` and began where `held` does; empty if the call failed. A
 /// range that is too long would make stores through mappings of those bytes get lost.
 pub fn written(n: ssize_t, held: &Range<u64>) -> Range<u64> {
@@ -409,6 +402,7 @@ fn pins_its_buffer(fd: c_int) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use super::buffers::{RWF_APPEND, RWF_NOAPPEND};
     use super::*;
     use std::os::fd::AsRawFd;
 
