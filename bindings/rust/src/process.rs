@@ -55,7 +55,7 @@ pub fn house() -> io::Result<&'static House> {
 /// Starts the manager with these settings.
 ///
 /// # Errors
-/// AlreadyExists: it runs. Unsupported, as for [`house`].
+/// AlreadyExists: it runs. Unsupported, as for [`house()`].
 pub fn start_with(settings: Settings) -> io::Result<()> {
     prepare();
     house::start_with(settings).map(drop).map_err(of_start)
