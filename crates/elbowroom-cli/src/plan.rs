@@ -275,7 +275,7 @@ mod tests {
             userfaultfd_obstacle(&found, Faults::Auto).unwrap()
         };
         assert!(obstacle(|found| found.user_mode_only = no(1)).contains("not permitted (Operation"));
-        assert!(obstacle(|found| found.syscall = no(1)).contains("`elbowroom doctor --fix`"));
+        assert!(obstacle(|found| found.user_mode_only = no(1)).contains("`elbowroom doctor --fix`"));
         let missing =
             |found: &mut Userfaultfd| (found.syscall, found.user_mode_only) = (no(ENOSYS), no(ENOSYS));
         assert!(obstacle(missing).contains("CONFIG_USERFAULTFD"));

@@ -103,7 +103,13 @@ fn no_place_for_a_swap_file() {
         ("mount -t tmpfs -o ro none /var/tmp", "Read-only file system"),
         ("mount -t tmpfs none /var/tmp", "its file system is in memory"),
     ] {
-        let Some(place) = Place::new(&bench, OWN_MOUNTS, line) else { continue };
+        // No other directory for temporary files has a place, either. The command is in one of them.
+        let dir = bench.dir.path().display();
+        let line = format!(
+            "{line} && unset TMPDIR && mount -t tmpfs -o mode=1777 none /mnt && \
+             new=/mnt/$(basename {dir}) && mkdir $new && cp -a {dir}/. $new && mount --bind /mnt /tmp"
+        );
+        let Some(place) = Place::new(&bench, OWN_MOUNTS, &line) else { continue };
         for options in [&[][..], &["--quiet"]] {
             let refused = place.run(options);
             assert_refused(&refused, 125, "cannot be managed, no place for a swap file in /var/tmp");
