@@ -21,8 +21,8 @@ use std::sync::{Arc, OnceLock};
 const PART_WITHOUT: u64 = 16;
 
 /// How often, at most, the last process looks whether children that are about to end have ended: once in a
-/// millisecond.
-const LOOKS: u32 = 10;
+/// millisecond. With more threads to run than processors a child has needed more than 10 ms.
+const LOOKS: u32 = 200;
 
 static MEMBER: OnceLock<Arc<Member>> = OnceLock::new();
 /// The table's file, for [`ends`], which may not allocate.
