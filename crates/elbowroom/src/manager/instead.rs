@@ -25,7 +25,7 @@ impl<'a> ZerosInstead<'a> {
     /// # Errors
     /// ENOMEM: the kernel has no room for another mapping.
     pub fn show(self, addr: usize) -> Result<usize, Errno> {
-        self.0.core().mmu.show_zeros(addr)
+        self.0.core.mmu.show_zeros(addr)
     }
 
     /// Ends [`ZerosInstead::show`] for these addresses: the next access to a page asks the file again.
@@ -33,6 +33,6 @@ impl<'a> ZerosInstead<'a> {
     /// # Errors
     /// The kernel's: the zeros are still there.
     pub fn hide(self, range: Range<usize>) -> Result<(), Errno> {
-        self.0.core().mmu.allow(range)
+        self.0.core.mmu.allow(range)
     }
 }
