@@ -5,6 +5,7 @@
 #include "common.h"
 
 #include <aio.h>
+#include <netinet/in.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -160,12 +161,91 @@ static void datagrams(void)
     enum { PART = 32 << 10 };
     for (size_t at = 0; at < BYTES; at += PART) {
         CHECK(sendto(ends[1], (char *)from + at, PART, 0, NULL, 0) == PART, "sendto: %s", strerror(errno));
-        CHECK(recvfrom(ends[0], (char *)to + at, PART + 1, 0, NULL, NULL) == PART || at + PART == BYTES,
-              "recvfrom: %s", strerror(errno));
+        CHECK(recvfrom(ends[0], (char *)to + at, PART, 0, NULL, NULL) == PART, "recvfrom: %s",
+              strerror(errno));
     }
     close(ends[0]);
     close(ends[1]);
     check("datagrams", 1);
+}
+
+/* The address that a message comes from crosses two pages; several messages come with one call. */
+static void addresses(void)
+{
+    enum { PART = 16 << 10, MESSAGES = 8, STEP = 1 << 20 };
+    int a = SYS(socket(AF_INET6, SOCK_DGRAM, 0)), b = SYS(socket(AF_INET6, SOCK_DGRAM, 0));
+    struct sockaddr_in6 own = {.sin6_family = AF_INET6, .sin6_addr = in6addr_loopback}, peer;
+    socklen_t len = sizeof peer;
+    if (bind(a, (struct sockaddr *)&own, sizeof own) || bind(b, (struct sockaddr *)&own, sizeof own)) {
+        /* There is no loopback for this here. */
+        close(a);
+        close(b);
+        return;
+    }
+    SYS(getsockname(a, (struct sockaddr *)&own, &len));
+    SYS(getsockname(b, (struct sockaddr *)&peer, &len));
+    SYS(connect(b, (struct sockaddr *)&own, sizeof own));
+    struct timeval limit = {.tv_sec = 20};
+    SYS(setsockopt(a, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit));
+    for (size_t at = 0; at + STEP <= BYTES / 2; at += STEP) {
+        struct sockaddr *address = (struct sockaddr *)((char *)to + at + 4096 - 20);
+        socklen_t *its = (socklen_t *)(void *)((char *)to + at + 3 * 4096);
+        *its = sizeof own;
+        CHECK(send(b, (char *)from + at, PART, 0) == PART, "send: %s", strerror(errno));
+        CHECK(recvfrom(a, (char *)to + at + (64 << 10), PART, 0, address, its) == PART, "recvfrom: %s",
+              strerror(errno));
+        CHECK(*its == sizeof peer && !memcmp(address, &peer, 8), "the address");
+        CHECK(!memcmp((char *)to + at + (64 << 10), (char *)from + at, PART), "recvfrom at %zu", at);
+    }
+    /* All of it is out by now. */
+    memset(from, 0, BYTES);
+    fill(1);
+    struct mmsghdr *messages = (struct mmsghdr *)((char *)to + 5 * STEP - sizeof *messages);
+    struct iovec *parts = (struct iovec *)((char *)to + 6 * STEP - sizeof *parts);
+    memset(messages, 0, MESSAGES * sizeof *messages);
+    for (int i = 0; i < MESSAGES; i++) {
+        parts[i] = (struct iovec){(char *)to + (10 + i) * STEP - PART / 2, PART};
+        messages[i].msg_hdr = (struct msghdr){.msg_iov = &parts[i], .msg_iovlen = 1};
+        CHECK(send(b, (char *)from + i * PART, PART, 0) == PART, "send: %s", strerror(errno));
+    }
+    int came = 0;
+    while (came < MESSAGES) {
+        int n = recvmmsg(a, messages + came, (unsigned)(MESSAGES - came), MSG_WAITFORONE, NULL);
+        CHECK(n > 0, "recvmmsg after %d: %d %s", came, n, strerror(errno));
+        came += n;
+    }
+    for (int i = 0; i < MESSAGES; i++)
+        CHECK(messages[i].msg_len == PART && !memcmp(parts[i].iov_base, (char *)from + i * PART, PART),
+              "message %d", i);
+    close(a);
+    close(b);
+}
+
+static FILE *full;
+
+static void *writes(void *unused)
+{
+    (void)unused;
+    fwrite(from, 1, BYTES, full);
+    return NULL;
+}
+
+/* A thread that is cancelled while it writes leaves the stream unlocked. */
+static void cancelled(void)
+{
+    int both[2];
+    SYS(pipe(both));
+    full = fdopen(both[1], "w");
+    CHECK(full, "fdopen");
+    pthread_t thread;
+    CHECK(!pthread_create(&thread, NULL, writes, NULL), "pthread_create");
+    usleep(200000);
+    CHECK(!pthread_cancel(thread) && !pthread_join(thread, NULL), "pthread_cancel");
+    CHECK(!ftrylockfile(full), "the stream is locked");
+    funlockfile(full);
+    close(both[0]);
+    signal(SIGPIPE, SIG_IGN);
+    fclose(full);
 }
 
 static void asynchronous(void)
@@ -196,6 +276,21 @@ static void others(void)
         CHECK(syscall(SYS_getrandom, here, 256, 0) == 256, "SYS_getrandom: %s", strerror(errno));
         CHECK(!syscall(SYS_getrusage, 0, here), "SYS_getrusage: %s", strerror(errno));
     }
+    /* A structure at the end of the mapping. */
+    memset(from, 0, BYTES);
+    fill(1);
+    struct timespec *last = (struct timespec *)((char *)to + BYTES - sizeof *last);
+    CHECK(!syscall(SYS_clock_gettime, CLOCK_THREAD_CPUTIME_ID, last), "SYS_clock_gettime: %s",
+          strerror(errno));
+    /* A child is waited for once. */
+    pid_t child = SYS(fork());
+    if (!child)
+        _exit(7);
+    memset(from, 0, BYTES);
+    fill(1);
+    int *status = (int *)(void *)((char *)to + 8192 - 2);
+    CHECK(syscall(SYS_wait4, child, status, 0, NULL) == child && WEXITSTATUS(*status) == 7, "SYS_wait4: %s",
+          strerror(errno));
     /* What is wrong stays wrong. */
     char *volatile bad = (char *)8;
     CHECK(read(0, bad, 10) == -1 && errno == EFAULT, "read: %s", strerror(errno));
@@ -227,6 +322,8 @@ int main(int argc, char **argv)
     stream_of("w", 1);
     stream_of("v", 1);
     datagrams();
+    addresses();
+    cancelled();
     asynchronous();
     others();
     puts("right");

@@ -167,6 +167,11 @@ fn check(name: &str, script: &str, options: &[&str], expected: [Fate; 4]) {
         return skipped("only root can make other environments");
     }
     let environment = Environment::new(script);
+    let made = environment.run(&["true"]);
+    if !made.status.success() {
+        let why = String::from_utf8_lossy(&made.stderr);
+        return skipped(format_args!("{name}: it cannot be made here: {}", why.trim_end()));
+    }
     let found = KINDS.map(|kind| environment.fate(kind, options));
     assert_eq!(found, expected, "{name}: of {KINDS:?}");
     assert_eq!(documented(name), expected.map(word), "{name}");

@@ -109,7 +109,7 @@ pub fn resize<C: Caller>(caller: C, fd: RawFd, len: u64) -> Result<(), C::Error>
 
 /// The program's own descriptor, in the worker's table.
 fn own(tid: u32, fd: RawFd, id: FileId) -> io::Result<Origin> {
-    let origin = Origin::take(tid, fd, 0)?;
+    let origin = Origin::take_or_open(tid, fd, 0)?;
     // Another thread may have closed the descriptor, and opened another file under its number.
     if id_of(&stat(origin.as_fd().as_raw_fd())?) != id {
         return Err(io::Error::from_raw_os_error(libc::EBADF));

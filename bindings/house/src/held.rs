@@ -302,23 +302,26 @@ impl Held {
         drop(house.post(read));
     }
 
-    /// madvise(2) for `len` bytes from the byte `from` on.
+    /// Acts on advice for the pages of a range. `number`: the one that madvise(2) has for it. `advice`: the
+    /// manager's; `None`: it has none.
     ///
     /// # Errors
-    /// EINVAL: the advice is not known, or does not fit the mapping. What the manager and the kernel say.
-    pub fn advise<C: Caller>(&self, caller: C, advice: i32, from: usize, len: usize) -> Result<(), C::Error> {
-        let failed = |errno| caller.error(Failure::of(errno, "cannot advise"));
-        let first = self.start + from;
-        if let Some(house) = house::started().filter(|_| self.is_managed()) {
-            let advice = advice_of(advice).ok_or_else(|| failed(Errno::INVAL))?;
-            return house.ask(caller, move |house| house.space.advise(first, len, advice))?.map_err(failed);
-        }
-        // SAFETY: the range is this mapping's. No advice takes the bytes of a mapping away that has others.
-        let advised = caller.run(move || match unsafe { libc::madvise(first as *mut _, len, advice) } {
-            0 => Ok(()),
-            _ => Err(io::Error::last_os_error()),
-        });
-        advised.map_err(|error| caller.error(Failure::of_io(&error, "cannot advise")))
+    /// EINVAL: the advice does not fit the mapping. What the manager and the kernel say.
+    pub fn advise<C: Caller>(
+        &self,
+        caller: C,
+        range: (usize, usize),
+        advice: Option<Advice>,
+        number: c_int,
+    ) -> Result<(), C::Error> {
+        self.verb(
+            caller,
+            range,
+            move |house, at, len| house.space.advise(at, len, advice.ok_or(Errno::INVAL)?),
+            // SAFETY: the range is this mapping's. No advice takes the bytes of a mapping away that has others.
+            |at, len| unsafe { libc::madvise(at as *mut _, len, number) },
+            "cannot advise",
+        )
     }
 
     /// Whether it is of a file.
@@ -485,21 +488,6 @@ impl Drop for Held {
             None => unmap_in_kernel(start, len),
         }
     }
-}
-
-/// The advice that concerns the bytes of a mapping; `None`: the number is that of no such advice.
-fn advice_of(number: i32) -> Option<Advice> {
-    Some(match number {
-        libc::MADV_NORMAL => Advice::Normal,
-        libc::MADV_RANDOM => Advice::Random,
-        libc::MADV_SEQUENTIAL => Advice::Sequential,
-        libc::MADV_WILLNEED => Advice::WillNeed,
-        libc::MADV_DONTNEED => Advice::DontNeed,
-        libc::MADV_FREE => Advice::Free,
-        libc::MADV_COLD => Advice::Cold,
-        libc::MADV_PAGEOUT => Advice::PageOut,
-        _ => return None,
-    })
 }
 
 fn unmap(house: &House, start: usize, len: usize) {

@@ -7,14 +7,10 @@
 //! name and directory.
 
 use elbowroom::{Member, ProcessTree, TreeLimits};
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::OpenOptions;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-
-/// The prefix of the names of tables, which `elbowroom top` looks for.
-const PREFIX: &str = "elbowroom-run-";
 
 /// Makes a table for processes that have so many bytes of memory and of swap together. Returns its path.
 /// `last`: a directory for it where the usual ones in memory cannot have it.
@@ -25,35 +21,14 @@ pub fn make(memory: u64, swap: u64, last: &Path) -> io::Result<PathBuf> {
     let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from).filter(|dir| dir.is_absolute());
     let usual = ["/dev/shm", "/tmp"].map(PathBuf::from);
     let mut failed = io::Error::from(io::ErrorKind::NotFound);
+    let limits = TreeLimits { max: memory, each: None, swap_max: swap };
     for dir in runtime.into_iter().chain(usual).chain([last.to_path_buf()]) {
-        match make_in(&dir, memory, swap) {
-            Ok(path) => return Ok(path),
+        match ProcessTree::make_in(&dir, &limits) {
+            Ok((path, _)) => return Ok(path),
             Err(error) => failed = io::Error::new(error.kind(), format!("{}: {error}", dir.display())),
         }
     }
     Err(failed)
-}
-
-fn make_in(dir: &Path, memory: u64, swap: u64) -> io::Result<PathBuf> {
-    let pid = std::process::id();
-    for nth in 0..u32::MAX {
-        let path = dir.join(format!("{PREFIX}{pid}-{nth:08x}"));
-        let new = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path);
-        match new {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-            Err(error) => return Err(error),
-            Ok(file) => {
-                let limits = TreeLimits { max: memory, each: None, swap_max: swap };
-                // All blocks are allocated now: on a full tmpfs a store to the mapped table would be a SIGBUS
-                // later.
-                let made = (&file)
-                    .write_all(&vec![0; ProcessTree::BYTES as usize])
-                    .and_then(|()| ProcessTree::create(&file, &limits));
-                return made.map(|_| path.clone()).inspect_err(|_| _ = fs::remove_file(&path));
-            }
-        }
-    }
-    Err(io::ErrorKind::AlreadyExists.into())
 }
 
 /// Opens a table.

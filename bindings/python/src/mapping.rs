@@ -1,9 +1,11 @@
 //! The class of mappings: a buffer of Python, as long as a view of it lives.
 
+use crate::errors;
 use crate::group::Group;
 use crate::interpreter::Interpreter;
 use crate::lost::{FileOf, Known, Rights};
-use elbowroom::Place;
+use elbowroom::{Advice, Errno, Place};
+use elbowroom_house::failure::Failure;
 use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house;
 use elbowroom_machine::PAGE_SIZE;
@@ -72,6 +74,21 @@ fn mode_of(mode: &str) -> PyResult<Mode> {
         "c" => Ok(Mode::Copy),
         _ => Err(PyValueError::new_err(format!("mode must be 'r', 'r+', 'w+' or 'c', not {mode:?}"))),
     }
+}
+
+/// The advice that concerns the bytes of a mapping; `None`: the number is that of no such advice.
+fn advice_of(number: i32) -> Option<Advice> {
+    Some(match number {
+        libc::MADV_NORMAL => Advice::Normal,
+        libc::MADV_RANDOM => Advice::Random,
+        libc::MADV_SEQUENTIAL => Advice::Sequential,
+        libc::MADV_WILLNEED => Advice::WillNeed,
+        libc::MADV_DONTNEED => Advice::DontNeed,
+        libc::MADV_FREE => Advice::Free,
+        libc::MADV_COLD => Advice::Cold,
+        libc::MADV_PAGEOUT => Advice::PageOut,
+        _ => return None,
+    })
 }
 
 impl Mapping {
@@ -290,8 +307,12 @@ impl Mapping {
     fn advise(&self, py: Python<'_>, advice: i32, offset: usize, length: usize) -> PyResult<()> {
         let held = self.held()?;
         let left = self.len.checked_sub(offset).ok_or_else(|| PyValueError::new_err("beyond the end"))?;
-        let advised =
-            held.advise(Interpreter(py), advice, self.first - self.start + offset, length.min(left));
+        let range = (self.first - self.start + offset, length.min(left));
+        // As madvise(2): the page before has other bytes, too.
+        if !range.0.is_multiple_of(PAGE_SIZE) {
+            return Err(errors::of(Failure::of(Errno::INVAL, "cannot advise")));
+        }
+        let advised = held.advise(Interpreter(py), range, advice_of(advice), advice);
         py.detach(move || drop(held));
         advised
     }

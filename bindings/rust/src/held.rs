@@ -184,15 +184,8 @@ impl Held {
     /// # Errors
     /// Those of madvise(2).
     pub fn advise(&self, from: usize, len: usize, advice: Advice, kernels: c_int) -> io::Result<()> {
-        let advised = self.inner.verb(
-            Thread,
-            (from, len),
-            move |house, at, len| house.space.advise(at, len, advice),
-            // SAFETY: as for `flush`. Whether the bytes may change is the caller's to know.
-            |at, len| unsafe { libc::madvise(at as *mut _, len, kernels) },
-            "the advice cannot be followed",
-        );
-        Ok(advised?)
+        // Whether the bytes may change is the caller's to know.
+        Ok(self.inner.advise(Thread, (from, len), Some(advice), kernels)?)
     }
 
     /// Locks the mapping, or unlocks it.

@@ -87,7 +87,7 @@ struct Swap {
 
 impl Swap {
     fn of(memory: u64) -> Self {
-        let directory = usual_directory(memory);
+        let directory = usual_directory(memory, None);
         let DefaultSwap { bytes, lack } = DefaultSwap::of(memory, &directory);
         Self { directory, bytes, lack: lack.map(|lack| lack.to_string()) }
     }

@@ -14,7 +14,7 @@ use clap::Args;
 use elbowroom::{Ablation, Config};
 use elbowroom_machine::probe::{self, Groups};
 use elbowroom_options::size::Shown;
-use elbowroom_options::{Fallback, Heap, KernelOptions, Options, RunFacts, VARIABLE, table};
+use elbowroom_options::{Fallback, Faults, Heap, KernelOptions, Options, RunFacts, VARIABLE, table};
 use elbowroom_store::Inject;
 
 use crate::config;
@@ -112,7 +112,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
         unmanaged(&mut command);
         return Err(execute(command, name));
     }
-    match prepare(&mut options, &asked, binary, groups.as_ref())? {
+    match prepare(&mut options, &asked, binary, groups.as_ref(), given.names(&table::HEAP_MIN))? {
         Ok(libraries) => {
             command.env(VARIABLE, options.encode());
             let ours: Vec<_> = libraries.iter().map(|library| library.path.as_path()).collect();
@@ -137,6 +137,7 @@ fn prepare(
     asked: &swap::Asked<'_>,
     binary: Result<Binary, Obstacle>,
     groups: Option<&Groups>,
+    names_heap_min: bool,
 ) -> Result<Result<Vec<Library>, Failure>, Failure> {
     // Under Valgrind there is no userfaultfd to try, and to read the auxiliary vector ends the program.
     if env::var_os(LOADER_VARIABLE).is_some_and(|libraries| preload::has_valgrind(&libraries)) {
@@ -161,12 +162,17 @@ fn prepare(
         Ok(found) => found,
         Err(failure) => return Ok(Err(failure)),
     };
-    match obstacle(options, binary, &library)? {
+    let mode = match obstacle(options, binary, &library)? {
         Err(failure) => return Ok(Err(failure)),
-        Ok(mode) if mode.userfaultfd == plan::USER_MODE => {
-            without_kernel_faults(options, asked.names_heap_min)?
+        Ok(mode) => mode,
+    };
+    // A child with other rights must not serve other faults: what is managed depends on that.
+    options.kernel.faults = Faults::All;
+    if mode.userfaultfd == plan::USER_MODE {
+        options.kernel.faults = Faults::UserMode;
+        if let Err(failure) = without_kernel_faults(options, names_heap_min) {
+            return Ok(Err(failure));
         }
-        Ok(_) => {}
     }
     let mut swap = match asked.decide(options.memory_bytes) {
         Ok(swap) => swap,
@@ -232,8 +238,8 @@ fn check(options: &mut Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Changes the options to those of a run in which system calls on managed memory fail that is not in memory:
-/// memory that libc uses for itself must not be managed.
+/// Raises `--heap-min` for a run in which system calls fail on managed memory that is not in memory: libc's own
+/// blocks must not be managed.
 fn without_kernel_faults(options: &mut Options, is_heap_min_given: bool) -> Result<(), Failure> {
     // libc reads directories into blocks of up to 1 MiB.
     const LEAST_BYTES: u64 = 2 << 20;

@@ -9,9 +9,6 @@ use elbowroom::{ProcessTree, TreeLimits};
 use elbowroom_options::Options;
 use elbowroom_store::with_highest_file_limit;
 
-/// The prefix of the names of table files. The id of the run's main process and a random number follow.
-pub const PREFIX: &str = "elbowroom-run-";
-
 /// By default one process may have four times the budget in swap, and all processes together so many times
 /// as much as one: forked children that read inherited memory need room for copies. In practice the disk is
 /// the limit.
@@ -40,7 +37,8 @@ pub fn tables(dir: &Path) -> Vec<(PathBuf, ProcessTree)> {
         Some((path, tree))
     };
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    let named =
+        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(ProcessTree::FILE_PREFIX));
     named.filter_map(|entry| open(entry.path())).collect()
 }
 
@@ -53,7 +51,8 @@ pub fn make(options: &Options) -> Result<PathBuf, String> {
     let mut why = "there is no directory for it".to_owned();
     for dir in directories(options.swap_dir.as_deref()) {
         remove_left_over(&dir);
-        let path = dir.join(format!("{PREFIX}{}-{:08x}", std::process::id(), fastrand::u32(..)));
+        let path =
+            dir.join(format!("{}{}-{:08x}", ProcessTree::FILE_PREFIX, std::process::id(), fastrand::u32(..)));
         // RLIMIT_FSIZE is meant for the program's own files, so it is raised meanwhile: the kernel would
         // end this process by SIGXFSZ if the table were larger.
         let made = with_highest_file_limit(|most| {

@@ -130,7 +130,7 @@ impl Run {
 
 /// The main process's id, from the name of a table's file.
 fn main_pid(path: &Path) -> Option<u32> {
-    let rest = path.file_name()?.to_str()?.strip_prefix(run_table::PREFIX)?;
+    let rest = path.file_name()?.to_str()?.strip_prefix(ProcessTree::FILE_PREFIX)?;
     rest.split('-').next()?.parse().ok()
 }
 

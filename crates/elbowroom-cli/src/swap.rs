@@ -12,13 +12,19 @@ use crate::options::Given;
 /// Where the swap file is by default.
 const DIRECTORY: &str = "/var/tmp";
 
-/// Where the swap file is if there is no place for it in [`DIRECTORY`], and none was named: the first of the
-/// directories for temporary files that is on a disk with enough room.
-pub fn usual_directory(memory: u64) -> PathBuf {
-    let variable = |name| std::env::var_os(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let all = [Some(DIRECTORY.into()), variable("TMPDIR"), Some("/tmp".into())];
-    let has_place = |dir: &PathBuf| DefaultSwap::of(memory, dir).bytes > 0;
-    all.into_iter().flatten().find(has_place).unwrap_or_else(|| DIRECTORY.into())
+/// The directory of the swap file if the user names none: the first of /var/tmp, $TMPDIR and /tmp that is on a
+/// disk with room for `bytes` or, if these are not given, for the usual amount beside a budget of `memory`; else
+/// the first with room for some swap, else /var/tmp.
+pub fn usual_directory(memory: u64, bytes: Option<u64>) -> PathBuf {
+    let variable = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
+    let all: Vec<_> = [Some(DIRECTORY.into()), variable, Some("/tmp".into())].into_iter().flatten().collect();
+    let has_room = |dir: &&PathBuf| match bytes {
+        Some(bytes) => Lack::for_file(dir, bytes).is_none() && DefaultSwap::of(0, dir).lack.is_none(),
+        None => DefaultSwap::of(memory, dir).lack.is_none(),
+    };
+    let has_some = |dir: &&PathBuf| DefaultSwap::of(memory, dir).bytes > 0;
+    let found = all.iter().find(has_room).or_else(|| all.iter().find(has_some));
+    found.unwrap_or(&all[0]).clone()
 }
 
 /// The smallest `--swap`, in bytes: a smaller number probably lacks a unit.
@@ -36,8 +42,6 @@ pub struct Asked<'a> {
     /// `--memory` was given. A user who names a budget expects the usual multiple of it as swap, and is
     /// told if there is less.
     pub for_named_budget: bool,
-    /// `--heap-min` was given.
-    pub names_heap_min: bool,
     /// `--fallback`: whether anonymous memory may stay with the kernel.
     pub fallback: Fallback,
 }
@@ -64,7 +68,6 @@ impl<'a> Asked<'a> {
             dir: options.swap_dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
             encrypt: options.swap_encrypt,
             for_named_budget: given.names(&table::MEMORY),
-            names_heap_min: given.names(&table::HEAP_MIN),
             fallback: options.fallback,
         }
     }
@@ -101,7 +104,7 @@ impl<'a> Asked<'a> {
     /// # Errors
     /// What the directory lacks.
     pub fn decide(&self, memory: u64) -> Result<Swap, Failure> {
-        let dir = self.dir.map_or_else(|| usual_directory(memory), Path::to_owned);
+        let dir = self.dir.map_or_else(|| usual_directory(memory, self.bytes), Path::to_owned);
         let dir = std::path::absolute(&dir).unwrap_or(dir);
         let shown = dir.display();
         let impossible = |lack: Lack, asked: &str| {

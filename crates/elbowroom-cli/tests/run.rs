@@ -270,10 +270,11 @@ fn the_environment_tells_the_library_everything() {
     let table = given.tree.clone().unwrap();
     let name = table.file_name().unwrap().to_string_lossy();
     assert!(name.starts_with(&format!("elbowroom-run-{id}-")), "{name}");
+    assert_ne!(given.kernel.faults, Faults::Auto, "the command has decided");
     let expected = Options {
         memory_bytes: 240 << 20,
         min_size_bytes: 2 << 20,
-        kernel: KernelOptions { io: Io::Threads, mmu: Mmu::Copy, faults: Faults::Auto },
+        kernel: KernelOptions { io: Io::Threads, mmu: Mmu::Copy, faults: given.kernel.faults },
         handlers: 3,
         writeback_interval: Duration::from_millis(250),
         dirty_bytes: Some(1 << 20),

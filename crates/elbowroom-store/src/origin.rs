@@ -34,30 +34,30 @@ impl Origin {
     /// Duplicates descriptor `fd` of thread `tid` of this process into our file table. `serial` is the
     /// number to identify it by; see [`Origin::is_same`].
     ///
-    /// Where a sandbox forbids that (Docker's, without CAP_SYS_PTRACE), the file is opened anew: then it is
-    /// another description, which does not keep locks of `flock` when the program closes its own.
-    ///
     /// # Errors
-    /// EBADF: there is no such descriptor (any more). EACCES: it cannot be opened anew. EMFILE: our file
-    /// table is full.
+    /// EBADF: there is no such descriptor (any more). ENOSYS, EPERM: the kernel is older than 5.6, or a
+    /// sandbox forbids it. EMFILE: our file table is full.
     pub fn take(tid: u32, fd: i32, serial: u64) -> Result<Self, Errno> {
-        let taken = match Self::duplicate(tid, fd) {
-            Err(Errno::NOSYS | Errno::PERM) => open_anew(tid, fd)?,
-            taken => taken?,
-        };
-        let stat = fs::fstat(&taken)?;
-        Ok(Self { fd: taken, id: FileId { device: stat.st_dev, inode: stat.st_ino }, serial })
+        Self::of(duplicate(tid, fd)?, serial)
     }
 
-    fn duplicate(tid: u32, fd: i32) -> Result<Descriptor, Errno> {
-        let pid = Pid::from_raw(tid as i32).ok_or(Errno::SRCH)?;
-        let own = Pid::from_raw(rustix::process::getpid().as_raw_nonzero().get()).ok_or(Errno::SRCH)?;
-        // Fallback: the main thread has the program's file table, too, unless it has ended or a thread has
-        // called unshare.
-        let process =
-            |pid, flags| limits::open_briefly(|| pidfd_open(pid, PidfdFlags::from_bits_retain(flags)));
-        let thread = process(pid, PIDFD_THREAD).or_else(|_| process(own, 0)).map(Descriptor::from)?;
-        limits::open_kept(|| pidfd_getfd(&thread, fd, PidfdGetfdFlags::empty()))
+    /// [`Origin::take`] for a mapping of a regular file. Where a sandbox forbids that (Docker's, without
+    /// CAP_SYS_PTRACE), the file is opened a second time: then the mapping has a description of its own. A
+    /// `flock` lock ends when the program closes its descriptor, although the file is still mapped, and each
+    /// mapping keeps a descriptor, since no two descriptions are the same.
+    ///
+    /// # Errors
+    /// As for [`Origin::take`]. EACCES: the file cannot be opened a second time.
+    pub fn take_or_open(tid: u32, fd: i32, serial: u64) -> Result<Self, Errno> {
+        match duplicate(tid, fd) {
+            Err(Errno::NOSYS | Errno::PERM) => Self::of(open_again(tid, fd)?, serial),
+            taken => Self::of(taken?, serial),
+        }
+    }
+
+    fn of(fd: Descriptor, serial: u64) -> Result<Self, Errno> {
+        let stat = fs::fstat(&fd)?;
+        Ok(Self { fd, id: FileId { device: stat.st_dev, inode: stat.st_ino }, serial })
     }
 
     /// The file.
@@ -107,14 +107,36 @@ impl Origin {
     }
 }
 
-/// Opens the file of descriptor `fd` of thread `tid` anew, for what that may do.
-fn open_anew(tid: u32, fd: i32) -> Result<Descriptor, Errno> {
+/// A duplicate of descriptor `fd` of thread `tid` in our file table.
+fn duplicate(tid: u32, fd: i32) -> Result<Descriptor, Errno> {
+    let pid = Pid::from_raw(tid as i32).ok_or(Errno::SRCH)?;
+    let own = Pid::from_raw(rustix::process::getpid().as_raw_nonzero().get()).ok_or(Errno::SRCH)?;
+    // Fallback: the main thread has the program's file table, too, unless it has ended or a thread has
+    // called unshare.
+    let process = |pid, flags| limits::open_briefly(|| pidfd_open(pid, PidfdFlags::from_bits_retain(flags)));
+    let thread = process(pid, PIDFD_THREAD).or_else(|_| process(own, 0)).map(Descriptor::from)?;
+    limits::open_kept(|| pidfd_getfd(&thread, fd, PidfdGetfdFlags::empty()))
+}
+
+/// Opens the regular file of descriptor `fd` of thread `tid` a second time, for reading or writing as that
+/// descriptor is open.
+fn open_again(tid: u32, fd: i32) -> Result<Descriptor, Errno> {
+    use std::io::Read;
     let place = |kind: &str| format!("/proc/self/task/{tid}/{kind}/{fd}");
-    let info = std::fs::read_to_string(place("fdinfo")).map_err(|_| Errno::BADF)?;
-    let flags = info.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim);
+    let no_descriptor = |errno| if errno == Errno::NOENT { Errno::BADF } else { errno };
+    let flags = fs::OFlags::RDONLY | fs::OFlags::CLOEXEC;
+    let info = limits::open_briefly(|| fs::open(place("fdinfo"), flags, fs::Mode::empty()));
+    let mut text = String::new();
+    std::fs::File::from(info.map_err(no_descriptor)?).read_to_string(&mut text).map_err(|_| Errno::BADF)?;
+    let flags = text.lines().find_map(|line| line.strip_prefix("flags:")).map(str::trim);
     let flags = flags.and_then(|flags| u32::from_str_radix(flags, 8).ok()).ok_or(Errno::BADF)?;
     let access = fs::OFlags::from_bits_retain(flags) & fs::OFlags::RWMODE;
-    limits::open_kept(|| fs::open(place("fd"), access | fs::OFlags::CLOEXEC, fs::Mode::empty()))
+    // Neither a terminal nor a pipe is opened for good, and neither must have an effect or make us wait.
+    let flags = access | fs::OFlags::CLOEXEC | fs::OFlags::NOCTTY | fs::OFlags::NONBLOCK;
+    let file =
+        limits::open_kept(|| fs::open(place("fd"), flags, fs::Mode::empty())).map_err(no_descriptor)?;
+    let is_regular = fs::FileType::from_raw_mode(fs::fstat(&file)?.st_mode) == fs::FileType::RegularFile;
+    if is_regular { Ok(file) } else { Err(Errno::NODEV) }
 }
 
 #[cfg(test)]
@@ -122,20 +144,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_opened_anew_for_what_the_descriptor_may_do() {
+    fn a_file_is_opened_again_for_what_the_descriptor_may_do() {
         let path = tempfile::NamedTempFile::new().unwrap();
         let tid = rustix::thread::gettid().as_raw_nonzero().get() as u32;
         let reader = std::fs::File::open(path.path()).unwrap();
         let both = path.reopen().unwrap();
         std::fs::remove_file(path.path()).unwrap();
         for (file, writable) in [(&reader, false), (&both, true)] {
-            let anew = open_anew(tid, file.as_raw_fd()).unwrap();
-            let mode = fs::fcntl_getfl(&anew).unwrap() & fs::OFlags::RWMODE;
+            let again = open_again(tid, file.as_raw_fd()).unwrap();
+            let mode = fs::fcntl_getfl(&again).unwrap() & fs::OFlags::RWMODE;
             assert_eq!(mode == fs::OFlags::RDWR, writable);
-            let [ours, its] = [fs::fstat(&anew), fs::fstat(file)].map(|stat| stat.unwrap().st_ino);
+            let [ours, its] = [fs::fstat(&again), fs::fstat(file)].map(|stat| stat.unwrap().st_ino);
             assert_eq!(ours, its);
         }
-        assert_eq!(open_anew(tid, 1 << 20).unwrap_err(), Errno::BADF);
+        assert_eq!(open_again(tid, 1 << 20).unwrap_err(), Errno::BADF);
     }
 
     fn take(fd: &impl AsRawFd, serial: u64) -> Origin {

@@ -73,9 +73,9 @@ pub mod atomic {
 #[cfg(loom)]
 pub use loom::sync::Arc;
 #[cfg(shuttle)]
-pub use shuttle::sync::{Arc, Weak};
+pub use shuttle::sync::{Arc, Barrier, Weak};
 #[cfg(not(any(loom, shuttle)))]
-pub use std::sync::{Arc, Weak};
+pub use std::sync::{Arc, Barrier, Weak};
 
 /// The monotonic clock.
 pub mod time {

@@ -6,12 +6,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 // std's, also in a model: all its threads run on one OS thread, so a panic of one of them is seen.
 pub use std::thread::panicking;
 #[cfg(not(any(loom, shuttle)))]
-pub use std::thread::{JoinHandle, yield_now};
+pub use std::thread::{JoinHandle, scope, yield_now};
 
 #[cfg(shuttle)]
 pub use crate::shuttled::sleep;
 #[cfg(shuttle)]
-pub use shuttle::thread::{JoinHandle, yield_now};
+pub use shuttle::thread::{JoinHandle, scope, yield_now};
 
 #[cfg(loom)]
 pub use loom::thread::yield_now;

@@ -418,7 +418,7 @@ impl Manager<Host> {
             return Err(OpenError::NotAlone);
         }
         let objects = &self.core.objects;
-        let origin = Origin::take(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
+        let origin = Origin::take_or_open(tid, fd, objects.next_serial()).map_err(OpenError::Failed)?;
         let started = self.start_guards();
         started.map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::AGAIN))?;
         let access = match (&objects.guards, self.core.config.alone) {

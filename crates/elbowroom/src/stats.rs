@@ -76,7 +76,7 @@ pub enum Event {
     EvictedPages,
     /// Evicted pages read again.
     RefaultPages,
-    /// Pages that came back, and would not have gone out with twice the memory.
+    /// Pages that were needed again, and that twice the memory would have kept.
     NearPages,
     /// Folios that reclaim put on standby.
     SecondChances,
@@ -285,7 +285,7 @@ pub struct Stats {
     pub turns: u64,
     /// Pages evicted.
     pub evicted_pages: u64,
-    /// Pages that came back.
+    /// Pages that were evicted or swapped out, and were needed again.
     #[serde(flatten)]
     pub back: BackUse,
     /// Folios that reclaim took out of their window and put on standby, to see whether they are touched
@@ -355,13 +355,13 @@ pub struct Stats {
     pub userfaultfd: UserfaultfdUse,
 }
 
-/// Pages that came back, in [`Stats`].
+/// Pages that were evicted or swapped out, and were needed again, in [`Stats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
 pub struct BackUse {
     /// Evicted pages that were read again.
     pub refault_pages: u64,
-    /// Of these, and of the pages that came in from swap (`pswpin`), those that would not have gone out if
-    /// there were twice the memory: fewer pages went out meanwhile than there are frames.
+    /// Of these, and of the pages that came in from swap (`pswpin`), those that twice the memory would have
+    /// kept: since each went out, no more pages have gone out than there are frames.
     pub near_pages: u64,
 }
 

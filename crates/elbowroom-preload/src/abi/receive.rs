@@ -9,6 +9,8 @@ export! {
         = receive::receive_checked;
     recvfrom(socket: c_int, to: *mut c_void, len: size_t, flags: c_int, from: *mut sockaddr,
         from_len: *mut socklen_t) -> ssize_t = receive::receive_from;
+    __recvfrom_chk(socket: c_int, to: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        from: *mut sockaddr, from_len: *mut socklen_t) -> ssize_t = receive::receive_from_checked;
     recvmsg(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t = receive::receive_message;
     recvmmsg(socket: c_int, messages: *mut mmsghdr, n: c_uint, flags: c_int, timeout: *mut timespec) -> c_int
         = receive::receive_messages;

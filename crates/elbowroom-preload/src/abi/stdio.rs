@@ -22,6 +22,8 @@ export! {
     fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t
         = stdio_memory::write_unlocked;
     fputs(text: *const c_char, file: *mut FILE) -> c_int = stdio_memory::write_text;
+    fputs_unlocked(text: *const c_char, file: *mut FILE) -> c_int = stdio_memory::write_text_unlocked;
+    setbuf(file: *mut FILE, buffer: *mut c_char) -> () = stdio_memory::set_usual_buffer;
     puts(text: *const c_char) -> c_int = stdio_memory::write_line;
     setvbuf(file: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int
         = stdio_memory::set_buffer;

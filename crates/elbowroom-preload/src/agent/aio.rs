@@ -15,6 +15,8 @@ use libc::{aiocb, c_int, c_long, c_void, sigevent};
 const IOCB_FD: usize = 20;
 /// Where there is what it does, and its buffer's address and length (or those of an array of parts).
 const IOCB_OPCODE: usize = 16;
+/// How many bytes it has, to one of which the kernel stores.
+const IOCB_BYTES: usize = 64;
 const IOCB_BUFFER: usize = 24;
 const IOCB_LEN: usize = 32;
 /// IOCB_CMD_PREADV and IOCB_CMD_PWRITEV.
@@ -49,6 +51,18 @@ fn before(block: usize, fd_offset: usize, kind: Kind) -> Result<(), c_int> {
     fd.map_or(Ok(()), |fd| leave_for_good(fd, kind))
 }
 
+/// Where only faults of instructions are served: calls `leave` with each of `n` requests of a list, up to the
+/// first that cannot be read.
+fn leave_all(blocks: usize, n: i64, leave: impl Fn(usize)) {
+    if bring::manager().is_none() {
+        return;
+    }
+    for index in 0..usize::try_from(n).unwrap_or(0) {
+        let Some(block) = pointer_at(blocks + index * size_of::<usize>()) else { return };
+        leave(block);
+    }
+}
+
 /// Has the buffer of a request go to the kernel, where only faults of instructions are served.
 fn leave_aio_buffer(block: *mut aiocb) {
     if bring::manager().is_none() || block.is_null() {
@@ -66,9 +80,10 @@ fn leave_aio_buffer(block: *mut aiocb) {
 /// As [`leave_aio_buffer`], for libaio's (and the kernel's) iocb: the buffer, or the array of buffers and
 /// these.
 fn leave_iocb_buffer(block: usize) {
-    if bring::manager().is_none() || block == 0 {
+    if block == 0 {
         return;
     }
+    user_mode::leave_to_kernel(block as *const c_void, IOCB_BYTES);
     let (Some(opcode), Some(at), Some(len)) =
         (number_at(block + IOCB_OPCODE), pointer_at(block + IOCB_BUFFER), pointer_at(block + IOCB_LEN))
     else {
@@ -77,6 +92,7 @@ fn leave_iocb_buffer(block: usize) {
     if !matches!(opcode as u16, IOCB_READ_PARTS | IOCB_WRITE_PARTS) {
         return user_mode::leave_to_kernel(at as *const c_void, len);
     }
+    user_mode::leave_to_kernel(at as *const c_void, len.min(MOST_PARTS) * size_of::<libc::iovec>());
     for index in 0..len.min(MOST_PARTS) {
         let part = at + index * size_of::<libc::iovec>();
         if let (Some(at), Some(len)) = (pointer_at(part), pointer_at(part + size_of::<usize>())) {
@@ -132,14 +148,12 @@ pub unsafe fn list(mode: c_int, blocks: *const *mut aiocb, n: c_int, event: *mut
     let kept = sys::errno();
     let ready = before_all(blocks.addr(), n.into(), std::mem::offset_of!(aiocb, aio_fildes));
     sys::set_errno(kept);
-    for index in 0..usize::try_from(n).unwrap_or(0) {
-        if let Some(block) = pointer_at(blocks.wrapping_add(index).addr()) {
-            leave_aio_buffer(block as *mut aiocb);
-        }
-    }
     match ready {
-        // SAFETY: the caller's promise.
-        Ok(()) => unsafe { real::lio_listio64(mode, blocks.cast(), n, event.cast()) },
+        Ok(()) => {
+            leave_all(blocks.addr(), n.into(), |block| leave_aio_buffer(block as *mut aiocb));
+            // SAFETY: the caller's promise.
+            unsafe { real::lio_listio64(mode, blocks.cast(), n, event.cast()) }
+        }
         Err(errno) => sys::fail(errno),
     }
 }
@@ -149,11 +163,7 @@ pub unsafe fn submit(context: *mut c_void, n: c_long, blocks: *const *mut c_void
     state::note_transfers();
     let kept = sys::errno();
     let done = before_all(blocks.addr(), n, IOCB_FD).and_then(|()| {
-        for index in 0..usize::try_from(n).unwrap_or(0) {
-            if let Some(block) = pointer_at(blocks.wrapping_add(index).addr()) {
-                leave_iocb_buffer(block);
-            }
-        }
+        leave_all(blocks.addr(), n, leave_iocb_buffer);
         // SAFETY: the kernel checks all of it.
         let r = unsafe { sys::system_call(libc::SYS_io_submit, context, n, blocks) };
         if r < 0 { Err(sys::errno()) } else { Ok(r as c_int) }

@@ -1,8 +1,8 @@
 //! Calls on managed memory where only faults of instructions are served (`Served::UserMode`). The kernel then
 //! says EFAULT as soon as a system call meets a page that is not in memory, or that it may not store to yet.
 //!
-//! So the pages are brought before the call, and it is made again while it says EFAULT: reclaim may have
-//! taken one away in between.
+//! So the pages are brought in before the call, and the call is made again while it says EFAULT: reclaim may
+//! have evicted one in between.
 //!
 //! Not seen: calls that libc makes inside of other functions, and system calls by instructions of the
 //! program.
@@ -13,23 +13,24 @@ use crate::base::state::{self, Process};
 use crate::base::sys::{self, PAGE};
 use elbowroom::{Advice, Manager, Side};
 use libc::{c_int, c_long, c_void, iovec, msghdr, socklen_t, ssize_t};
+use std::cell::Cell;
 use std::ops::Range;
 
-/// The most bytes that are brought for a call at a time. Reclaim should not need them again before the call
-/// has used them, with the smallest budget.
-const MOST_BYTES: usize = 256 << 10;
-/// How often a call is made that says EFAULT although its pages were brought: with a budget that is used up
-/// by other threads, reclaim takes them away again and again.
-const MOST_CALLS: usize = 100;
+/// The most bytes whose pages are brought in for one call: so few that reclaim, even with the smallest budget,
+/// does not evict them before the call has used them.
+pub const MOST_BYTES: usize = 256 << 10;
+/// How often a call is made that says EFAULT although its pages were brought in: with a budget that is used up
+/// by other threads, reclaim evicts them again and again.
+pub const MOST_CALLS: usize = 100;
 /// The most parts of a call whose pages are brought.
 const MOST_PARTS: usize = 1024;
 
-/// What a call does with memory.
+/// How a call accesses a buffer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Does {
-    /// It loads.
+    /// The kernel loads from the buffer.
     Load,
-    /// It stores.
+    /// The kernel stores to the buffer.
     Store,
 }
 
@@ -64,15 +65,15 @@ pub fn manager() -> Option<(&'static Process, &'static Manager)> {
     state::serves_user_mode_only().then(state::alive)?
 }
 
-/// The pages of the first bytes of a part, if any of it is managed.
+/// The pages of a part's first [`MOST_BYTES`] bytes; `None` if none of these pages is managed.
 fn managed_pages(manager: &Manager, part: &Part) -> Option<Range<usize>> {
     let len = part.len.min(MOST_BYTES);
     let end = part.at.checked_add(len)?.checked_next_multiple_of(PAGE)?;
     (len > 0 && manager.windows().intersects(part.at, len)).then_some(part.at & !(PAGE - 1)..end)
 }
 
-/// Brings the pages of a part; `false` if none of it is managed, or a page cannot be had. Then the call says
-/// what is wrong.
+/// Brings in the pages of a part. `false` if no page of the part is managed, or a page cannot be brought in; the
+/// caller makes the call all the same, whose error tells the program why.
 fn bring(process: &Process, manager: &Manager, part: &Part) -> bool {
     let Some(pages) = managed_pages(manager, part) else { return false };
     let advice = match part.does {
@@ -86,8 +87,8 @@ fn bring(process: &Process, manager: &Manager, part: &Part) -> bool {
     brought
 }
 
-/// The parts of a call, one after the other: given to a function, since a signal handler may make the call,
-/// which must not allocate.
+/// Calls its parameter with each part of a call. This is a function and not a list, since a signal handler may
+/// make the call, and must not allocate.
 type EachPart<'a> = &'a dyn Fn(&mut dyn FnMut(Part));
 
 /// Makes a call with the managed pages of these parts in memory. `call` is libc's own function, and may end
@@ -156,6 +157,15 @@ fn each_of_array(parts: *const iovec, n: usize, does: Does, each: &mut dyn FnMut
 /// As [`with`], for a call with a message.
 pub fn with_message(message: *const msghdr, does: Does, call: impl FnMut() -> ssize_t) -> ssize_t {
     with_each(&|each| each_of_message(message, does, each), call)
+}
+
+/// Whether any memory of a message is managed.
+pub fn has_managed(message: *const msghdr) -> bool {
+    let Some((_, manager)) = manager() else { return false };
+    let found = Cell::new(false);
+    let look = &mut |part: Part| found.set(found.get() || managed_pages(manager, &part).is_some());
+    each_of_message(message, Does::Store, look);
+    found.get()
 }
 
 /// As [`with`], for a call with an array of messages.
@@ -295,8 +305,25 @@ fn is_vfork(number: c_long) -> bool {
     return false;
 }
 
+/// Whether a call takes something before it stores its result: a child, a connection, a signal, a message.
+/// If it said EFAULT, a second call would take, or wait for, another one.
+fn takes(number: c_long) -> bool {
+    matches!(
+        number,
+        libc::SYS_wait4
+            | libc::SYS_waitid
+            | libc::SYS_accept
+            | libc::SYS_accept4
+            | libc::SYS_rt_sigtimedwait
+            | libc::SYS_msgrcv
+            | libc::SYS_mq_timedreceive
+            | libc::SYS_io_getevents
+    )
+}
+
 /// A system call by number that the library has no function for, made again with its pages in memory if it
-/// says EFAULT: each word that is an address of managed memory is taken for the one of a small structure.
+/// says EFAULT: each of the six words that is an address in managed memory is taken for the address of a
+/// structure of at most 4,096 bytes, whose pages are brought in.
 ///
 /// # Safety
 /// As the call.
@@ -309,36 +336,45 @@ pub unsafe extern "C-unwind" fn by_number(
     f: c_long,
     number: c_long,
 ) -> c_long {
-    const STRUCTURE_BYTES: usize = 4096;
-    let parts =
-        [a, b, c, d, e, f].map(|word| Part { at: word as usize, len: STRUCTURE_BYTES, does: Does::Store });
-    let loaded = parts.map(|part| Part { does: Does::Load, ..part });
+    let words = [a, b, c, d, e, f].map(|word| word as usize);
     // SAFETY: the caller's promise.
-    let call = || unsafe { sys::system_call(number, a, b, c, d, e, f) as ssize_t };
-    let first = call();
-    if first != -1 || sys::errno() != libc::EFAULT {
-        return first as c_long;
+    let call = || unsafe { sys::system_call(number, a, b, c, d, e, f) };
+    let says_fault = |result| result == -1 && sys::errno() == libc::EFAULT;
+    let Some((process, manager)) = manager() else { return call() };
+    let kept = sys::errno();
+    let bring_all =
+        || words.iter().fold(false, |brought, at| brought | bring_structure(process, manager, *at));
+    if takes(number) {
+        bring_all();
+        sys::set_errno(kept);
+        return call();
     }
-    let Some((process, manager)) = manager() else { return first as c_long };
+    let mut result = call();
     for _ in 0..MOST_CALLS {
-        let mut brought = false;
-        for (store, load) in parts.iter().zip(&loaded) {
-            // Memory that may not be stored to is brought for loads.
-            brought |= bring(process, manager, store) || bring(process, manager, load);
+        if !says_fault(result) {
+            return result;
         }
-        sys::set_errno(libc::EFAULT);
-        if !brought {
-            break;
+        if !bring_all() {
+            sys::set_errno(libc::EFAULT);
+            return result;
         }
-        let result = call();
-        if result != -1 || sys::errno() != libc::EFAULT {
-            return result as c_long;
-        }
+        sys::set_errno(kept);
+        result = call();
     }
-    if parts.iter().any(|part| managed_pages(manager, part).is_some()) {
+    if says_fault(result) {
         process.count(Reason::RefusedCall);
     }
-    sys::fail(libc::EFAULT) as c_long
+    result
+}
+
+/// Brings in the pages of a structure at an address. One of the two may be no memory, or of another mapping.
+fn bring_structure(process: &Process, manager: &Manager, at: usize) -> bool {
+    let Some(second) = (at | (PAGE - 1)).checked_add(1) else { return false };
+    [(at, second - at), (second, PAGE - (second - at))].into_iter().fold(false, |brought, (at, len)| {
+        let does = |does| bring(process, manager, &Part { at, len, does });
+        // Memory that may not be stored to is brought in for loads.
+        brought | (does(Does::Store) || does(Does::Load))
+    })
 }
 
 /// Whether a socket gives bytes without bounds of messages.

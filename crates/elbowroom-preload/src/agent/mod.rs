@@ -8,6 +8,7 @@ pub mod advise;
 pub mod aio;
 pub mod attach;
 pub mod bring;
+pub mod cleanup;
 pub mod coherence;
 pub mod dump;
 pub mod file_table;

@@ -2,18 +2,22 @@
 //! instructions are served.
 
 use crate::agent::bring::{self, Does, Part};
-use crate::agent::coherence::Given;
+use crate::agent::cleanup::with_cleanup;
+use crate::agent::coherence::{Given, give_back};
 use crate::base::real;
 use crate::base::reserve::{BOUNCE_BYTES, Buffer};
 use crate::base::sys::PAGE;
 use libc::{c_int, c_uint, c_void, iovec, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec};
 use std::mem::ManuallyDrop;
+use std::time::{Duration, Instant};
 
 /// The most bytes that are received at once, if all must come (MSG_WAITALL).
 const WHOLE_BYTES: usize = 64 << 20;
 /// The most bytes of an address, and of what comes beside the bytes, that are copied.
 const ADDRESS_BYTES: usize = 128;
 const CONTROL_BYTES: usize = 64 << 10;
+/// The most messages that the kernel receives in one call.
+const MOST_MESSAGES: usize = 1024;
 
 fn most(flags: c_int) -> usize {
     if flags & libc::MSG_WAITALL != 0 { WHOLE_BYTES } else { BOUNCE_BYTES }
@@ -62,12 +66,42 @@ pub unsafe fn receive_from(
     from: *mut sockaddr,
     from_len: *mut socklen_t,
 ) -> ssize_t {
-    receive(to, len, flags, |to, len| {
-        bring::with(&[Part::out(from), Part::out(from_len)], || {
-            // SAFETY: the caller's promise, or a buffer of so many bytes.
-            unsafe { real::recvfrom(socket, to, len, flags, from.cast(), from_len) }
-        })
-    })
+    let call = |to, len, from: *mut sockaddr, from_len| {
+        // SAFETY: the caller's promise, or buffers of so many bytes.
+        unsafe { real::recvfrom(socket, to, len, flags, from.cast(), from_len) }
+    };
+    let mut given: socklen_t = 0;
+    if from.is_null() || bring::manager().is_none() || !bring::read(from_len, &mut given) {
+        return receive(to, len, flags, |to, len| call(to, len, from, from_len));
+    }
+    // The kernel takes the message before it stores the address: that must not fail.
+    // SAFETY: all zero is an address of nothing.
+    let mut address: libc::sockaddr_storage = unsafe { std::mem::zeroed() };
+    let mut came = given.min(size_of_val(&address) as socklen_t);
+    let received = receive(to, len, flags, |to, len| call(to, len, (&raw mut address).cast(), &mut came));
+    if received >= 0 {
+        let known = came.min(given) as usize;
+        bring::copy_checked((&raw const address).addr(), from.addr(), known);
+        bring::copy_checked((&raw const came).addr(), from_len.addr(), size_of::<socklen_t>());
+    }
+    received
+}
+
+pub unsafe fn receive_from_checked(
+    socket: c_int,
+    to: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    if len > room {
+        // SAFETY: libc ends the program.
+        return unsafe { real::__recvfrom_chk(socket, to, len, room, flags, from.cast(), from_len) };
+    }
+    // SAFETY: the caller's promise.
+    unsafe { receive_from(socket, to, len, flags, from, from_len) }
 }
 
 pub unsafe fn receive_message(socket: c_int, message: *mut msghdr, flags: c_int) -> ssize_t {
@@ -99,7 +133,8 @@ fn receive_by_copies(socket: c_int, at: *mut msghdr, flags: c_int) -> Option<ssi
     }
     let beside = Buffer::new((ADDRESS_BYTES + CONTROL_BYTES).next_multiple_of(PAGE))?;
     // A thread that ends in the call must not meet a value to drop.
-    let beside = ManuallyDrop::new(beside);
+    let mut beside = ManuallyDrop::new(beside);
+    let given = (&raw mut beside).cast();
     let (name, control) = (beside.at(), beside.at().wrapping_byte_add(ADDRESS_BYTES));
     let mut inner = message;
     inner.msg_namelen = message.msg_namelen.min(ADDRESS_BYTES as socklen_t);
@@ -110,12 +145,14 @@ fn receive_by_copies(socket: c_int, at: *mut msghdr, flags: c_int) -> Option<ssi
     if !message.msg_control.is_null() {
         inner.msg_control = control;
     }
-    let received = buffers.read_once(most(flags), |to, len| {
+    let receive = |to, len| {
         let mut part = iovec { iov_base: to, iov_len: len };
         (inner.msg_iov, inner.msg_iovlen) = (&raw mut part, 1);
         // SAFETY: a message of our own, whose buffers have the lengths in it.
         unsafe { real::recvmsg(socket, (&raw mut inner).cast(), flags) }
-    });
+    };
+    // SAFETY: the buffer is given back once, here or by the end of the thread.
+    let received = unsafe { with_cleanup(give_back, given, || buffers.read_once(most(flags), receive)) };
     if received >= 0 {
         let out = |from: *mut c_void, to: *mut c_void, len: usize| {
             bring::copy_checked(from.addr(), to.addr(), len);
@@ -142,10 +179,33 @@ pub unsafe fn receive_messages(
     flags: c_int,
     timeout: *mut timespec,
 ) -> c_int {
-    bring::with_messages(messages, n as usize, Does::Store, || {
+    let all = (0..(n as usize).min(MOST_MESSAGES)).map(|index| messages.wrapping_add(index));
+    if bring::manager().is_none() || !all.clone().any(|message| bring::has_managed(message.cast())) {
         // SAFETY: the caller's promise.
-        unsafe { real::recvmmsg(socket, messages.cast(), n, flags, timeout.cast()) as ssize_t }
-    }) as c_int
+        return unsafe { real::recvmmsg(socket, messages.cast(), n, flags, timeout.cast()) };
+    }
+    // One after the other, as the kernel does, which looks at the time after each.
+    let (begin, mut limit) = (Instant::now(), timespec { tv_sec: 0, tv_nsec: 0 });
+    let has_limit = !timeout.is_null() && bring::read(timeout, &mut limit);
+    let limit = Duration::new(limit.tv_sec.max(0) as u64, limit.tv_nsec.clamp(0, 999_999_999) as u32);
+    let waits_for_one = flags & libc::MSG_WAITFORONE != 0;
+    let (mut count, mut flags) = (0, flags & !libc::MSG_WAITFORONE);
+    for message in all {
+        // SAFETY: the caller's promise.
+        let received = unsafe { receive_message(socket, message.cast(), flags) };
+        let Ok(len) = c_uint::try_from(received) else { break };
+        let at = message.wrapping_byte_add(std::mem::offset_of!(mmsghdr, msg_len));
+        bring::copy_checked((&raw const len).addr(), at.addr(), size_of::<c_uint>());
+        count += 1;
+        if waits_for_one {
+            flags |= libc::MSG_DONTWAIT;
+        }
+        if has_limit && begin.elapsed() >= limit {
+            break;
+        }
+    }
+    // As the kernel does: the error is that of the first message, or is met again.
+    if count == 0 { -1 } else { count }
 }
 
 pub unsafe fn random_bytes(to: *mut c_void, len: size_t, flags: c_uint) -> ssize_t {

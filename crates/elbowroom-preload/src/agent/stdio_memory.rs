@@ -5,16 +5,12 @@
 //! position where it stopped: the page is brought, the error is cleared, and the rest tried again. Most
 //! blocks are small, and go through the stream's buffer by instructions, so nothing is brought before.
 
-use crate::agent::bring::{self, Part};
+use crate::agent::bring::{self, MOST_BYTES, MOST_CALLS, Part};
+use crate::agent::cleanup::with_cleanup;
 use crate::agent::user_mode;
 use crate::base::real;
 use crate::base::sys;
 use libc::{FILE, c_char, c_int, c_void, size_t};
-
-/// The bytes of a portion.
-const PORTION: usize = 256 << 10;
-/// How often a portion is tried that brings nothing.
-const MOST_TRIES: usize = 100;
 
 unsafe extern "C" {
     fn flockfile(file: *mut FILE);
@@ -40,8 +36,8 @@ unsafe fn in_portions(
     transfer: impl Fn(usize, usize) -> usize,
 ) -> usize {
     let (mut done, mut tries) = (0, 0);
-    while done < len && tries < MOST_TRIES {
-        let n = (len - done).min(PORTION);
+    while done < len && tries < MOST_CALLS {
+        let n = (len - done).min(MOST_BYTES);
         let moved = transfer(done, n);
         done += moved;
         if moved == n {
@@ -84,17 +80,25 @@ unsafe fn write_portions(from: *const c_void, size: size_t, n: size_t, file: *mu
     if done == len { n } else { done / size }
 }
 
+/// # Safety
+/// The stream is locked by this thread.
+unsafe extern "C" fn unlock(file: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { funlockfile(file.cast()) };
+}
+
 /// Runs `call` with the lock of a stream.
 ///
 /// # Safety
 /// The stream is open.
 unsafe fn locked<R>(file: *mut FILE, call: impl FnOnce() -> R) -> R {
-    // SAFETY: the caller's promise.
-    unsafe { flockfile(file) };
-    let result = call();
-    // SAFETY: as above.
-    unsafe { funlockfile(file) };
-    result
+    // SAFETY: the caller's promise. A thread that ends in the call leaves the stream unlocked.
+    unsafe {
+        flockfile(file);
+        let result = with_cleanup(unlock, file.cast(), call);
+        funlockfile(file);
+        result
+    }
 }
 
 pub unsafe fn read(to: *mut c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t {
@@ -177,6 +181,18 @@ pub unsafe fn write_text(text: *const c_char, file: *mut FILE) -> c_int {
     }
 }
 
+pub unsafe fn write_text_unlocked(text: *const c_char, file: *mut FILE) -> c_int {
+    if !needs_care(text.cast(), 1) {
+        // SAFETY: the caller's promise.
+        return unsafe { real::fputs_unlocked(text, file) };
+    }
+    // SAFETY: the caller's promise: a string, and an open stream, whose lock is the caller's, or not needed.
+    unsafe {
+        let len = libc::strlen(text);
+        if write_portions(text.cast(), 1, len, file) == len { 1 } else { libc::EOF }
+    }
+}
+
 pub unsafe fn write_line(text: *const c_char) -> c_int {
     if !needs_care(text.cast(), 1) {
         // SAFETY: the caller's promise.
@@ -197,6 +213,12 @@ pub unsafe fn set_buffer(file: *mut FILE, buffer: *mut c_char, mode: c_int, len:
     leave_buffer(buffer, len);
     // SAFETY: the caller's promise.
     unsafe { real::setvbuf(file, buffer, mode, len) }
+}
+
+pub unsafe fn set_usual_buffer(file: *mut FILE, buffer: *mut c_char) {
+    leave_buffer(buffer, libc::BUFSIZ as usize);
+    // SAFETY: the caller's promise.
+    unsafe { real::setbuf(file, buffer) }
 }
 
 pub unsafe fn set_buffer_fully(file: *mut FILE, buffer: *mut c_char, len: size_t) {

@@ -12,7 +12,8 @@ use crate::base::reserve::BOUNCE_BYTES;
 use crate::base::sys::{self, PAGE};
 use libc::{c_int, c_void, ssize_t};
 
-/// Has memory go to the kernel that the kernel uses after a call, or inside of libc. `errno` is kept.
+/// Hands memory back to the kernel that the kernel uses after the call returns, or that libc passes to system
+/// calls of its own. `errno` is kept.
 pub fn leave_to_kernel(at: *const c_void, len: usize) {
     let Some((process, manager)) = manager() else { return };
     let (at, len) = (at.addr(), len.min(isize::MAX as usize));

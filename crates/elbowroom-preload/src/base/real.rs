@@ -189,6 +189,10 @@ real! {
     fwrite(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
     fwrite_unlocked(from: *const c_void, size: size_t, n: size_t, file: *mut FILE) -> size_t;
     fputs(text: *const c_char, file: *mut FILE) -> c_int;
+    fputs_unlocked(text: *const c_char, file: *mut FILE) -> c_int;
+    setbuf(file: *mut FILE, buffer: *mut c_char) -> ();
+    __recvfrom_chk(socket: c_int, to: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        from: *mut c_void, from_len: *mut c_uint) -> ssize_t;
     puts(text: *const c_char) -> c_int;
     setvbuf(file: *mut FILE, buffer: *mut c_char, mode: c_int, len: size_t) -> c_int;
     setbuffer(file: *mut FILE, buffer: *mut c_char, len: size_t) -> ();

@@ -21,7 +21,8 @@ use std::sync::{Arc, OnceLock};
 const PART_WITHOUT: u64 = 16;
 
 /// How often, at most, the last process looks whether children that are about to end have ended: once in a
-/// millisecond. With more threads to run than processors a child has needed more than 10 ms.
+/// millisecond. On a machine with more runnable threads than processors, a child took longer than 10 ms to
+/// end.
 const LOOKS: u32 = 200;
 
 static MEMBER: OnceLock<Arc<Member>> = OnceLock::new();

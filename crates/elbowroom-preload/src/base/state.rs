@@ -251,8 +251,9 @@ impl Process {
     /// Sets the manager, once.
     pub fn set_manager(&self, manager: &'static Manager) {
         let pointer = std::ptr::from_ref(manager).cast_mut();
-        self.copies_pages.store(manager.stats().userfaultfd.mmu == "copy", Ordering::Release);
-        SERVES_USER_MODE_ONLY.store(manager.stats().userfaultfd.served == "user-mode", Ordering::Release);
+        let userfaultfd = manager.stats().userfaultfd;
+        self.copies_pages.store(userfaultfd.mmu == "copy", Ordering::Release);
+        SERVES_USER_MODE_ONLY.store(userfaultfd.served == "user-mode", Ordering::Release);
         LAST_MANAGER.store(pointer, Ordering::Release);
         self.manager.store(pointer, Ordering::Release);
     }

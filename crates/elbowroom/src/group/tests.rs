@@ -6,8 +6,8 @@ use crate::config::MAX_GROUPS;
 use crate::process_tree::LimitKey;
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 use elbowroom_machine::{Access, Errno, PAGE_SIZE, Wake};
-use elbowroom_sync::LockStats;
 use elbowroom_sync::time::Duration;
+use elbowroom_sync::{Barrier, LockStats, thread};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
@@ -153,7 +153,7 @@ fn sums_are_right_whatever_threads_do() {
         names.lock().push(name);
     }
     let (groups, mmu, names) = (&groups, &mmu, &names);
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(seed);
@@ -228,8 +228,8 @@ fn measure_statistics_of_all_groups() {
         let parent = ids[rng.usize(..ids.len())];
         ids.push(groups.create(parent, &Limits::default()).unwrap());
     }
-    let barrier = std::sync::Barrier::new(THREADS);
-    std::thread::scope(|scope| {
+    let barrier = Barrier::new(THREADS);
+    thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 // No thread ends before all have counted: each has rows of its own.
@@ -319,7 +319,7 @@ fn frames_cannot_be_forgotten() {
 fn limits_that_change_at_the_same_time_are_all_kept() {
     let (groups, _mmu) = world();
     let group = groups.create(GroupId::ROOT, &Limits::default()).unwrap();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for key in LimitKey::ALL {
             let groups = &groups;
             scope.spawn(move || {

@@ -4,10 +4,8 @@ use super::table::ProcessTree;
 use super::{Member, TreeLimits};
 use elbowroom_machine::own_pid;
 use elbowroom_sync::Arc;
-use std::fs::{self, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 /// A table of a run of one process, in a file. The file is removed when this value is dropped; if the process
 /// is killed, the next `elbowroom run` of the same user removes it.
@@ -35,26 +33,9 @@ impl ShownAlone {
     /// # Errors
     /// The file cannot be made.
     pub fn new(directory: &Path, memory: u64, swap: u64) -> io::Result<Self> {
-        let pid = own_pid();
-        // A process may have several managers, and each has a table.
-        for nth in 0..u32::MAX {
-            let path = directory.join(format!("elbowroom-run-{pid}-{nth:08x}"));
-            match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-                Ok(file) => {
-                    let limits = TreeLimits { max: memory, each: None, swap_max: swap };
-                    // All blocks are allocated now: on a full tmpfs a store to the mapped table would be a
-                    // SIGBUS later.
-                    let made = (&file)
-                        .write_all(&vec![0; ProcessTree::BYTES as usize])
-                        .and_then(|()| ProcessTree::create(&file, &limits));
-                    let tree = made.inspect_err(|_| _ = fs::remove_file(&path))?;
-                    return Ok(Self { member: Arc::new(Member::enter(Arc::new(tree))), path, maker: pid });
-                }
-            }
-        }
-        Err(io::ErrorKind::AlreadyExists.into())
+        let limits = TreeLimits { max: memory, each: None, swap_max: swap };
+        let (path, tree) = ProcessTree::make_in(directory, &limits)?;
+        Ok(Self { member: Arc::new(Member::enter(Arc::new(tree))), path, maker: own_pid() })
     }
 
     /// The process as the one of its run, for [`Config::member`](crate::Config::member).

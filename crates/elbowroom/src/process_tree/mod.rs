@@ -19,6 +19,7 @@
 mod alone;
 mod choice;
 mod ended;
+mod file;
 mod gauges;
 mod groups;
 mod member;

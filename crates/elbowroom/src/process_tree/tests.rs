@@ -35,7 +35,7 @@ fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
 fn members_never_have_more_than_the_tree() {
     let (file, tree) = table(10_000);
     let stop = AtomicBool::new(false);
-    let most = std::thread::scope(|scope| {
+    let most = thread::scope(|scope| {
         for seed in 0..4 {
             let member = Member::enter(open(file.as_file()));
             let stop = &stop;

@@ -34,8 +34,8 @@ pub(crate) fn see_to_high<P: Platform>(
     let batch = reclaim.tuning().reclaim_batch_pages;
     let want = (usage - high).min(MOST_PAGES).max(batch as u64);
     let freed = reclaim.shrink(over, want as usize, woken);
-    // Pages on their way to swap may be free soon, or stay, if swap is full: an access that finds such pages
-    // says nothing.
+    // If nothing was freed while many pages are being written to swap, these may be free soon, or never (swap
+    // is full): such an access says nothing about whether the group is stuck, and is not counted.
     if freed > 0 || !reclaim.is_writing_enough() {
         reclaim.groups.of(over).note_high(freed > 0);
     }

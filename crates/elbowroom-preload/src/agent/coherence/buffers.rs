@@ -4,6 +4,7 @@
 //! pointer is the call's EFAULT, not a signal.
 
 use crate::agent::bring;
+use crate::agent::cleanup::with_cleanup;
 use crate::base::reserve::{BOUNCE_BYTES, Buffer};
 use crate::base::sys::{self, PAGE};
 use elbowroom::Manager;
@@ -75,7 +76,8 @@ impl Given {
         matches!(self, Self::One(part) if !in_windows(manager, part))
     }
 
-    /// Whether a write of it is longer than one that others must see whole (PIPE_BUF).
+    /// Whether the buffers have more bytes than 64 KiB. Shorter writes are made in one call; of longer ones
+    /// other processes see no whole in any case (PIPE_BUF is 4 KiB).
     pub fn is_long(self, manager: &Manager) -> bool {
         const SHORT_BYTES: usize = 64 << 10;
         self.check(manager).is_some_and(|buffers| buffers.total > SHORT_BYTES)
@@ -138,6 +140,15 @@ fn in_windows(manager: &Manager, part: &iovec) -> bool {
     part.iov_len > 0 && manager.windows().intersects(part.iov_base as usize, part.iov_len)
 }
 
+/// Gives back the buffer of a thread that ends.
+///
+/// # Safety
+/// `buffer` is a `ManuallyDrop<Buffer>` that nobody drops besides.
+pub unsafe extern "C" fn give_back(buffer: *mut c_void) {
+    // SAFETY: the caller's promise.
+    unsafe { ManuallyDrop::drop(&mut *buffer.cast::<ManuallyDrop<Buffer>>()) };
+}
+
 impl Buffers {
     /// Makes the transfer, through a buffer of our own if managed memory takes part.
     pub fn transfer(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
@@ -149,12 +160,13 @@ impl Buffers {
     /// end the thread.
     pub fn read_once(&self, most: usize, call: impl FnOnce(*mut c_void, usize) -> ssize_t) -> ssize_t {
         let len = self.total.min(most);
-        let Some(buffer) = Buffer::new(len.next_multiple_of(PAGE).max(PAGE)) else {
-            return sys::fail(libc::ENOMEM) as ssize_t;
-        };
+        let Some(buffer) = Buffer::at_most(len) else { return sys::fail(libc::ENOMEM) as ssize_t };
+        let len = len.min(buffer.len());
         // A thread that ends in the call must not meet a value to drop.
-        let buffer = ManuallyDrop::new(buffer);
-        let result = call(buffer.at(), len);
+        let mut buffer = ManuallyDrop::new(buffer);
+        let given = (&raw mut buffer).cast();
+        // SAFETY: the buffer is given back once, here or by the end of the thread.
+        let result = unsafe { with_cleanup(give_back, given, || call(buffer.at(), len)) };
         let errno = sys::errno();
         let came = usize::try_from(result).unwrap_or(0).min(len);
         let copied = if came > 0 { self.scatter(Way::Read, 0, buffer.at() as usize, came) } else { 0 };
@@ -170,12 +182,12 @@ impl Buffers {
     }
 
     fn bounce(&self, way: Way, fd: c_int, at: At, flags: c_int) -> ssize_t {
-        // What is appended must not be torn by another process.
+        // Where no call is made without a buffer, what is appended must not be torn by another process.
         let most = match way {
-            Way::Write if appends(fd, flags) => APPEND_BYTES,
+            Way::Write if bring::manager().is_some() && appends(fd, flags) => APPEND_BYTES,
             _ => BOUNCE_BYTES,
         };
-        let Some(buffer) = Buffer::new(self.total.next_multiple_of(PAGE).clamp(PAGE, most)) else {
+        let Some(buffer) = Buffer::at_most(self.total.min(most)) else {
             return sys::fail(libc::ENOMEM) as ssize_t;
         };
         let mut done = 0;

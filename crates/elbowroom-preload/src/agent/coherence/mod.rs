@@ -18,7 +18,7 @@
 
 mod buffers;
 
-pub use buffers::{At, Buffers, Given, Way};
+pub use buffers::{At, Buffers, Given, Way, give_back};
 
 use buffers::appends;
 

@@ -56,6 +56,12 @@ impl Buffer {
         (at != libc::MAP_FAILED).then_some(Self { at, len, index: None })
     }
 
+    /// A buffer for `len` bytes or, if there is no memory for so many, for [`BOUNCE_BYTES`].
+    pub fn at_most(len: usize) -> Option<Self> {
+        let len = len.next_multiple_of(sys::PAGE).max(sys::PAGE);
+        Self::new(len).or_else(|| Self::new(len.min(BOUNCE_BYTES)))
+    }
+
     /// The buffer's address.
     pub fn at(&self) -> *mut c_void {
         self.at

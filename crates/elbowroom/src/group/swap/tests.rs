@@ -5,7 +5,7 @@ use crate::config::MAX_GROUPS;
 use crate::group::{DirtyLimits, Frames, Groups, Limits, OverLimit};
 use elbowroom_machine::soft::{SoftConfig, SoftMmu};
 use elbowroom_machine::{Errno, PAGE_SIZE};
-use elbowroom_sync::{LockClass, LockStats, Mutex};
+use elbowroom_sync::{LockClass, LockStats, Mutex, thread};
 
 const PAGE: u64 = PAGE_SIZE as u64;
 const ROOT: GroupId = GroupId::ROOT;
@@ -100,7 +100,7 @@ fn swap_adds_up_whatever_threads_do() {
     let six: Vec<_> = (0..6).map(|_| groups.create(above, &swap_max(120)).unwrap()).collect();
     let names = Mutex::uncounted(LockClass::Inbox, six);
     let (groups, names, rest) = (&groups, &names, &Mutex::uncounted(LockClass::Inbox, Vec::new()));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for seed in 0..4 {
             scope.spawn(move || {
                 let mut rng = fastrand::Rng::with_seed(seed);

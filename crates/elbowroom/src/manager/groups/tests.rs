@@ -422,7 +422,7 @@ fn a_thread_chooses_the_group_of_its_mappings() {
         let nested = groups.within(inner, || {
             touched(&space, None);
             touched(&space, Some(named));
-            std::thread::scope(|scope| _ = scope.spawn(|| touched(&space, None)));
+            thread::scope(|scope| _ = scope.spawn(|| touched(&space, None)));
             touched(&other.create_space().unwrap(), None);
         });
         nested.unwrap();
@@ -455,7 +455,7 @@ fn pages_in_the_batches_of_idle_threads_are_reclaimed() {
         starts.map(|start| cpu.write_u64(start, start as u64).map(|()| start)).collect::<Result<Vec<_>, _>>()
     };
     let (touched, over) = (AtomicU64::new(0), AtomicBool::new(false));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let starts = touch(30).unwrap();
