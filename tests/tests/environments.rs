@@ -224,6 +224,13 @@ fn docker() {
 fn docker_with_the_device() {
     let script = "docker /mnt/bin/filtered DENIED -- \"$@\"";
     check("Docker, `--device /dev/userfaultfd`", script, BUDGET, [Yes, Yes, Yes, Kernel]);
+    // Standard error is a file, of which the library cannot have the program's own description.
+    let environment = Environment::new(script);
+    let log = "exec 2>/mnt/disk/log; echo first >&2; \
+               /mnt/bin/elbowroom run --memory 24M -- /mnt/bin/environment array x; echo last >&2";
+    environment.run(&["sh", "-c", log]);
+    let log = fs::read_to_string(environment.scratch.path().join("disk/log")).unwrap();
+    assert!(log.starts_with("first\nelbowroom: environment (pid ") && log.ends_with("\nlast\n"), "{log}");
 }
 
 #[test]
@@ -280,6 +287,15 @@ fn few_addresses() {
     check("a user, `ulimit -v` of 2 GiB", script, BUDGET, [Refused; 4]);
 }
 
+/// A control group, which is removed when this is dropped.
+struct Removed(std::path::PathBuf);
+
+impl Drop for Removed {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
 #[test]
 fn a_small_control_group() {
     let root = Path::new("/sys/fs/cgroup/memory");
@@ -287,11 +303,11 @@ fn a_small_control_group() {
     if fs::create_dir(&group).is_err() {
         return skipped("no memory group (cgroup v1) can be made here");
     }
+    let _removed = Removed(group.clone());
     fs::write(group.join("memory.limit_in_bytes"), "96M").unwrap();
     let script = format!("echo $$ >{}/cgroup.procs; user \"$@\"", group.display());
     // The budget that is chosen fits into the group.
     check("a user, a control group of 96 MiB", &script, &[], [Yes, Yes, Yes, Kernel]);
-    fs::remove_dir(&group).unwrap();
 }
 
 #[test]

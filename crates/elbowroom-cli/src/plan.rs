@@ -75,7 +75,10 @@ pub fn userfaultfd_obstacle(found: &Userfaultfd, faults: Faults) -> Option<Strin
     };
     if !permitted {
         return Some(if faults == Faults::All && found.user_mode_only.works {
-            format!("userfaultfd is permitted for faults in user mode only: leave out --faults all; {PERMIT}")
+            format!(
+                "userfaultfd is permitted for faults in user mode only: leave out --faults all. To have all \
+                 served: {PERMIT}"
+            )
         } else if found.syscall.errno == Some(ENOSYS) {
             "this kernel has no userfaultfd: use one built with CONFIG_USERFAULTFD (in a sandbox that is not \
              Linux, such as gVisor, there is none)"

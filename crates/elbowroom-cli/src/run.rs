@@ -248,7 +248,7 @@ fn without_kernel_faults(options: &mut Options, is_heap_min_given: bool) -> Resu
             CANNOT_WORK,
             format!(
                 "--heap all: here only faults of instructions are served, and system calls on small blocks \
-                 would fail. Use --heap large, or {}",
+                 would fail. Use --heap large. To have all faults served: {}",
                 plan::PERMIT
             ),
         ));

@@ -183,14 +183,8 @@ mod tests {
     use super::*;
 
     const MEMORY: u64 = 64 << 20;
-    const NOTHING: Asked<'static> = Asked {
-        bytes: None,
-        dir: None,
-        encrypt: false,
-        for_named_budget: true,
-        names_heap_min: false,
-        fallback: Fallback::None,
-    };
+    const NOTHING: Asked<'static> =
+        Asked { bytes: None, dir: None, encrypt: false, for_named_budget: true, fallback: Fallback::None };
 
     #[test]
     fn what_a_budget_cannot_describe_is_an_error_of_usage() {

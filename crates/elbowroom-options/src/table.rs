@@ -252,8 +252,8 @@ pub const SWAP_DIR: Spec = Spec::new(
     "swap-dir",
     "DIR",
     Kind::Path,
-    "The directory of the swap file, on a disk; the file has no name, and takes room there only as it is \
-     used",
+    "The directory of the swap file, on a disk: by default the first of /var/tmp, TMPDIR and /tmp that has \
+     room; the file has no name, and takes room there only as it is used",
 )
 .or("/var/tmp");
 
