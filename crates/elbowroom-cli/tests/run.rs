@@ -183,7 +183,7 @@ fn exit_status_and_signals_are_the_programs() {
     let Some(bench) = managed_bench() else { return };
     for code in [0, 1, 2, 42, 125, 127, 255] {
         let output = bench.output(&["run", "--", "sh", "-c", &format!("exit {code}")]);
-        assert_eq!(output.status.code(), Some(code));
+        assert_eq!(output.status.code(), Some(code), "{}", output.status);
         assert_eq!(stderr(&output), "");
     }
     for signal in [2, 9, 13, 15] {

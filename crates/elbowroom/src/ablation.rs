@@ -44,6 +44,9 @@ pub struct Ablation {
     /// up by the thread that reclaims. Off: each event records its cost under the lock of the lists, and
     /// again for each group above, and a scan takes the lock to copy two numbers; as Linux did before.
     pub scan_cost: bool,
+    /// What was read whole from its first page is read whole at the next fault there. Off: each read of it is
+    /// larger than the one before.
+    pub learned_chunks: bool,
     /// Constants that were chosen by measuring.
     pub tuning: Tuning,
 }
@@ -64,13 +67,14 @@ impl Default for Ablation {
             shared_faults: true,
             shallow_idle: true,
             scan_cost: true,
+            learned_chunks: true,
             tuning: Tuning::default(),
         }
     }
 }
 
 impl Ablation {
-    fn switches(&mut self) -> [(&'static str, &mut bool); 13] {
+    fn switches(&mut self) -> [(&'static str, &mut bool); 14] {
         [
             ("vma_locks", &mut self.vma_locks),
             ("retry_under_vma_lock", &mut self.retry_under_vma_lock),
@@ -85,6 +89,7 @@ impl Ablation {
             ("shared_faults", &mut self.shared_faults),
             ("shallow_idle", &mut self.shallow_idle),
             ("scan_cost", &mut self.scan_cost),
+            ("learned_chunks", &mut self.learned_chunks),
         ]
     }
 

@@ -253,6 +253,20 @@ pub const MAX_GROUPS: usize = 1024;
 /// The largest folio, in pages: 2 MiB.
 pub const MAX_FOLIO_PAGES: u64 = 512;
 
+/// log2 of that.
+pub const MAX_FOLIO_ORDER: u8 = MAX_FOLIO_PAGES.ilog2() as u8;
+
+/// log2 of the pages that the fault at the begin of a chunk waits for, at most: 256 KiB. The rest is read
+/// meanwhile, in larger parts.
+pub const FIRST_PART_ORDER: u8 = 6;
+
+/// A chunk is at most one part in this many of what a read at a fault may be (`Core::read_cap`): an eighth of
+/// the arena while no other fault waits.
+pub const CHUNK_SHARE: u64 = 4;
+
+/// Nothing more is read ahead by a handler whose reads under way have one part in this many of the arena.
+pub const UNDER_WAY_SHARE: usize = 8;
+
 /// Lookups of a fault that fail, before it takes the layout lock to see why.
 pub const OPTIMISTIC_LOOKUPS: u32 = 8;
 

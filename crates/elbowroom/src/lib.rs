@@ -18,6 +18,7 @@ mod fault;
 #[cfg(not(shuttle))]
 mod forking;
 mod group;
+mod learned;
 mod lru;
 mod manager;
 mod object;
@@ -68,7 +69,7 @@ pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, Mapping, PartialInsert, Place, Remap, Space,
 };
 pub use stats::{
-    BackUse, LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats, UserfaultfdUse,
+    Brought, LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats, UserfaultfdUse,
 };
 pub use trace::{TraceAbout, TraceSnapshot};
 pub use vma::{Prot, Sharing};

@@ -18,7 +18,7 @@ use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, Whe
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
-use crate::stats::{BackUse, Event, LatencySnapshot, LatencyUse, Stats, UserfaultfdUse};
+use crate::stats::{Brought, Event, LatencySnapshot, LatencyUse, Stats, UserfaultfdUse};
 use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::writeback::{Obstacle, Writeback};
@@ -295,7 +295,12 @@ impl<P: Platform> Manager<P> {
             hand_overs: c.get(Event::HandOvers),
             turns: c.get(Event::Turns),
             evicted_pages: c.get(Event::EvictedPages),
-            back: BackUse { refault_pages: c.get(Event::RefaultPages), near_pages: c.get(Event::NearPages) },
+            brought: Brought {
+                refault_pages: c.get(Event::RefaultPages),
+                near_pages: c.get(Event::NearPages),
+                chunk_reads: c.get(Event::ChunkReads),
+                unused_pages: c.get(Event::UnusedPages),
+            },
             second_chances: c.get(Event::SecondChances),
             stores_ahead: c.get(Event::StoresAhead),
             stores_ahead_unused: c.get(Event::StoresAheadUnused),

@@ -78,6 +78,10 @@ pub enum Event {
     RefaultPages,
     /// Pages that were needed again, and that twice the memory would have kept.
     NearPages,
+    /// Chunks that were read whole at a fault.
+    ChunkReads,
+    /// Pages of files that were evicted before any access.
+    UnusedPages,
     /// Folios that reclaim put on standby.
     SecondChances,
     /// Pages made writable ahead of their stores.
@@ -285,9 +289,9 @@ pub struct Stats {
     pub turns: u64,
     /// Pages evicted.
     pub evicted_pages: u64,
-    /// Pages that were evicted or swapped out, and were needed again.
+    /// What reads brought.
     #[serde(flatten)]
-    pub back: BackUse,
+    pub brought: Brought,
     /// Folios that reclaim took out of their window and put on standby, to see whether they are touched
     /// again.
     pub second_chances: u64,
@@ -355,14 +359,18 @@ pub struct Stats {
     pub userfaultfd: UserfaultfdUse,
 }
 
-/// Pages that were evicted or swapped out, and were needed again, in [`Stats`].
+/// What reads brought, in [`Stats`].
 #[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
-pub struct BackUse {
+pub struct Brought {
     /// Evicted pages that were read again.
     pub refault_pages: u64,
     /// Of these, and of the pages that came in from swap (`pswpin`), those that twice the memory would have
     /// kept: since each went out, no more pages have gone out than there are frames.
     pub near_pages: u64,
+    /// Chunks of files that were read whole, since accesses had gone through them before.
+    pub chunk_reads: u64,
+    /// Pages of files that were read ahead, and evicted before any access.
+    pub unused_pages: u64,
 }
 
 /// How the userfaultfd is used, in [`Stats`].
@@ -452,7 +460,7 @@ impl From<&Stats> for ProcessUse {
         Self {
             faults: stats.pgfault,
             major_faults: stats.pgmajfault,
-            refaults: stats.back.refault_pages,
+            refaults: stats.brought.refault_pages,
             read_bytes: stats.read_bytes,
             written_bytes: stats.written_bytes,
             swapped_in: stats.pswpin,

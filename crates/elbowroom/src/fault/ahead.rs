@@ -1,35 +1,58 @@
-//! Reads what a program has advised to be read (MADV_WILLNEED): piece by piece, so that the handler serves
-//! faults in between, and no more than there is room for.
+//! Reads what no thread waits for: the rest of chunks of which a thread has come to the first page, and what a
+//! program has advised to be read (MADV_WILLNEED). Piece by piece, so that the handler serves faults in
+//! between, and no more than there is room for.
 
 use super::Faults;
 use super::Handler;
+use crate::config::MAX_FOLIO_ORDER;
 use crate::group::{GroupId, limit_of};
+use crate::learned::Chunk;
 use crate::object::FileObject;
+use crate::page::Flag;
 use crate::platform::Platform;
 use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
 use std::collections::VecDeque;
 use std::ops::Range;
 
-/// Page ranges of files that are still to be read ahead.
+/// Page ranges of files that are still to be read.
 #[derive(Default)]
-pub(super) struct Ahead(VecDeque<(Arc<FileObject>, Range<u64>)>);
+pub(super) struct Ahead {
+    chunks: VecDeque<(Arc<FileObject>, Chunk)>,
+    advised: VecDeque<(Arc<FileObject>, Range<u64>)>,
+}
 
 impl Ahead {
-    pub(super) fn add(&mut self, object: Arc<FileObject>, pages: Range<u64>) {
-        self.0.push_back((object, pages));
+    /// Adds what is left of a chunk, unless it is there already.
+    pub(super) fn chunk(&mut self, object: Arc<FileObject>, chunk: Chunk) {
+        let end = chunk.pages.end;
+        let has = |(of, has): &(Arc<FileObject>, Chunk)| Arc::ptr_eq(of, &object) && has.pages.end == end;
+        if !chunk.pages.is_empty() && !self.chunks.iter().any(has) {
+            self.chunks.push_back((object, chunk));
+        }
+    }
+
+    /// Adds pages of which a program has said that it will need them.
+    pub(super) fn advised(&mut self, object: Arc<FileObject>, pages: Range<u64>) {
+        self.advised.push_back((object, pages));
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.chunks.is_empty() && self.advised.is_empty()
     }
 }
 
 impl<P: Platform> Handler<'_, P> {
-    /// Starts reading the next piece. If frames run out, the rest of the piece is not read: it is only
-    /// advice.
+    /// Starts reading the next piece. If frames run out, the rest of the piece is not read: no thread waits for
+    /// it.
     pub(super) fn read_ahead(&mut self) {
-        let Some((object, pages)) = self.ahead.0.pop_front() else { return };
+        if !self.io.has_to_read(self.core.mmu.frames()) {
+            return;
+        }
+        if let Some((object, chunk)) = self.io.ahead.chunks.pop_front() {
+            return self.read_chunk(object, chunk);
+        }
+        let Some((object, pages)) = self.io.ahead.advised.pop_front() else { return };
         let piece = pages.start
             ..pages.end.min(pages.start + self.core.tuning().ahead_piece_pages).min(object.size_pages());
         if piece.is_empty() {
@@ -38,7 +61,18 @@ impl<P: Platform> Handler<'_, P> {
         let cap = self.core.read_cap(object.group.get());
         self.pass().prefetch(&object, piece.clone(), cap);
         if piece.end < pages.end {
-            self.ahead.0.push_front((object, piece.end..pages.end));
+            self.io.ahead.advised.push_front((object, piece.end..pages.end));
+        }
+    }
+
+    /// Starts reading the next piece of a chunk. Pieces of several chunks come in turn.
+    fn read_chunk(&mut self, object: Arc<FileObject>, chunk: Chunk) {
+        let Range { start, end } = chunk.pages;
+        let piece = start..end.min(start + self.core.tuning().ahead_piece_pages);
+        let order = |index| chunk.part_order(index, MAX_FOLIO_ORDER);
+        self.pass().prefetch_parts(&object, piece.clone(), Flag::Chunk, order);
+        if piece.end < end {
+            self.io.ahead.chunks.push_back((object, chunk.from(piece.end)));
         }
     }
 }

@@ -1,9 +1,10 @@
 //! Reads: starting them, and what their completion does.
 
 use super::Pass;
+use super::ahead::Ahead;
 use super::load::Load;
 use super::out_run::{Bytes, OutRun};
-use crate::config::MAX_FOLIO_PAGES;
+use crate::config::{MAX_FOLIO_PAGES, UNDER_WAY_SHARE};
 use crate::core::Arrived;
 use crate::group::{Charge, Frames};
 use crate::object::{FileObject, InsertError};
@@ -22,12 +23,16 @@ use std::ops::Range;
 pub(super) struct Io {
     pub(super) reactor: Box<dyn Reactor>,
     pub(super) load: Load,
+    /// What is to be read that no thread waits for.
+    pub(super) ahead: Ahead,
     /// Reads whose folios have been inserted in an index, to be queued as soon as the handler holds no lock
     /// and no VMA.
     begun: Vec<Read>,
     /// Reads under way, by token.
     reads: Vec<Option<UnderWay>>,
     free_tokens: Vec<usize>,
+    /// How many bytes the reads under way are to read.
+    under_way: usize,
 }
 
 /// A read under way.
@@ -45,17 +50,32 @@ struct UnderWay {
 
 impl Io {
     pub(super) fn new(reactor: Box<dyn Reactor>) -> Self {
-        Self { reactor, load: Load::new(), begun: Vec::new(), reads: Vec::new(), free_tokens: Vec::new() }
+        Self {
+            reactor,
+            load: Load::new(),
+            ahead: Ahead::default(),
+            begun: Vec::new(),
+            reads: Vec::new(),
+            free_tokens: Vec::new(),
+            under_way: 0,
+        }
     }
 
     /// A token for a read into the folio.
     fn token(&mut self, read: UnderWay) -> u64 {
+        self.under_way += read.len;
         let token = self.free_tokens.pop().unwrap_or_else(|| {
             self.reads.push(None);
             self.reads.len() - 1
         });
         self.reads[token] = Some(read);
         token as u64
+    }
+
+    /// Whether more is to be read ahead now. Not while the reads under way have one part in
+    /// [`UNDER_WAY_SHARE`] of so many frames: the device is busy, and what comes would push out what came.
+    pub(super) fn has_to_read(&self, frames: usize) -> bool {
+        !self.ahead.is_empty() && self.under_way >> PAGE_SHIFT <= frames / UNDER_WAY_SHARE
     }
 
     /// What a finished read of the swap file has brought. `Err` gives the read back: it was of a mapped
@@ -76,6 +96,7 @@ impl Io {
     fn take(&mut self, token: u64) -> Option<UnderWay> {
         let read = self.reads[token as usize].take()?;
         self.free_tokens.push(token as usize);
+        self.under_way -= read.len;
         Some(read)
     }
 }
@@ -214,6 +235,23 @@ impl<P: Platform> Pass<'_, P> {
     /// whether any read was started. Stops when no frames can be had.
     pub(super) fn prefetch(&mut self, object: &Arc<FileObject>, pages: Range<u64>, cap: u64) -> bool {
         let end = pages.end.min(object.size_pages());
+        let most = cap.clamp(1, MAX_FOLIO_PAGES);
+        self.prefetch_parts(object, pages, Flag::Readahead, |index| {
+            most.min((end - index).next_power_of_two()).ilog2() as u8
+        })
+    }
+
+    /// Starts reading those of `pages` that are not in the cache. `flag`: of the folios. `order_at` gives log2
+    /// of the most pages of the read that has a page. Tells whether any read was started. Stops when no frames
+    /// can be had.
+    pub(super) fn prefetch_parts(
+        &mut self,
+        object: &Arc<FileObject>,
+        pages: Range<u64>,
+        flag: Flag,
+        order_at: impl Fn(u64) -> u8,
+    ) -> bool {
+        let end = pages.end.min(object.size_pages());
         let mut index = pages.start;
         let mut started = false;
         while index < end {
@@ -221,10 +259,9 @@ impl<P: Platform> Pass<'_, P> {
                 index = folio.range().end;
                 continue;
             }
-            let order = cap.clamp(1, MAX_FOLIO_PAGES).min((end - index).next_power_of_two()).ilog2() as u8;
-            let order = object.free_order(index, order, object.size_pages());
+            let order = object.free_order(index, order_at(index), object.size_pages());
             let Ok(extent) = self.core.frames(object.group.get(), order, self.ready) else { break };
-            match self.start_read(object, index, extent, &[Flag::Readahead]) {
+            match self.start_read(object, index, extent, &[flag]) {
                 Ok(folio) => index = folio.range().end,
                 Err(_) => break,
             }

@@ -35,7 +35,6 @@ mod trouble;
 #[cfg_attr(shuttle, allow(dead_code, reason = "in a model nothing is late"))]
 mod watchdog;
 
-use self::ahead::Ahead;
 use self::idle::Idle;
 pub(crate) use self::inline::FaultError;
 use self::io::Io;
@@ -167,8 +166,6 @@ pub(crate) struct Handler<'a, P: Platform> {
     number: usize,
     io: Io,
     ready: Ready,
-    /// Ranges that the program has advised to be read; no thread waits for them.
-    ahead: Ahead,
     /// Whether faults may be queued in its inbox that it must try again by itself, after a delay.
     pending: bool,
     idle: Idle,
@@ -181,7 +178,6 @@ impl<'a, P: Platform> Handler<'a, P> {
             number,
             io: Io::new(reactor),
             ready: Ready::default(),
-            ahead: Ahead::default(),
             pending: false,
             // Only handler 0 is woken by faults, and shares them out.
             idle: Idle::new(number == 0 && core.config.shallow_idle && core.config.ablation.shallow_idle),
@@ -256,7 +252,7 @@ impl<'a, P: Platform> Handler<'a, P> {
 
     /// How long the handler may sleep if nothing happens; `None`: without a bound.
     fn longest_wait(&self) -> Option<Duration> {
-        if !self.ahead.is_empty() {
+        if self.io.has_to_read(self.core.mmu.frames()) {
             return Some(Duration::ZERO);
         }
         let pending = self.pending.then_some(DELAY);
@@ -367,7 +363,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         for job in jobs {
             match job {
                 Job::Retry(faults) => self.ready.extend(faults),
-                Job::Prefetch(object, pages) => self.ahead.add(object, pages),
+                Job::Prefetch(object, pages) => self.io.ahead.advised(object, pages),
                 Job::Arrived(arrived) => arrived.into_iter().for_each(|one| self.pass().swapped_in(one)),
             }
         }

@@ -6,15 +6,17 @@ use super::outcome::{Outcome, Reason, Wakeup};
 use super::repeats::Repeated;
 use super::{NO_THREAD, Pass};
 use crate::config::{
-    ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES, UPTODATE_YIELDS,
+    ALIAS_MOVES, CHUNK_SHARE, DELAY, FIRST_PART_ORDER, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES,
+    UPTODATE_YIELDS,
 };
 use crate::group::Pause;
+use crate::learned::{Chunk, Reached};
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
+use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Pattern, Prot, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
@@ -81,6 +83,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             Ok(folio) => folio,
             Err(step) => return step,
         };
+        let is_first = !folio.state.test(Flag::Used);
         let step = if folio.state.test(Flag::Dead) || index >= object.size_pages() {
             Outcome::Again
         } else {
@@ -88,8 +91,15 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         debug_assert!(vma.range.contains(&addr), "the VMA is locked");
         let folio = folio.into_folio();
-        if step.is_mapped_now() && !fault.major && !object.is_memory() {
-            core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
+        if step.is_mapped_now() && !object.is_memory() {
+            if !fault.major {
+                core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
+            }
+            if core.config.ablation.learned_chunks && vma.spec.pattern == Pattern::Detect {
+                let of_chunk = folio.state.test(Flag::Chunk);
+                let access = Reached { index, folio: folio.range(), is_first, of_chunk };
+                core.learned().touched(object.serial, &access, |page| is_mapped(object, page));
+            }
         }
         if step.is_mapped_now() && !fault.event.write && !object.is_memory() {
             self.read_on(vma, object, &folio, fault);
@@ -197,24 +207,39 @@ impl<'a, P: Platform> Pass<'a, P> {
         if waited_for_it && !fault.alone {
             core.counters.add(Event::RetryIoMiss, 1);
         }
-        let pages = if fault.alone {
-            1
+        let chunk = if fault.alone { None } else { core.chunk_at(vma, object, index) };
+        let order = if fault.alone {
+            0
+        } else if let Some(chunk) = &chunk {
+            chunk.part_order(index, FIRST_PART_ORDER)
         } else {
             let room = core.read_room(object.group.get(), object.size_pages());
-            core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room)
+            core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room).ilog2() as u8
         };
-        let order = object.free_order(index, pages.ilog2() as u8, object.size_pages());
+        let order = object.free_order(index, order, object.size_pages());
         let extent = match self.take_frames(object.group.get(), order) {
             Ok(extent) => extent,
             Err(step) => return step,
         };
         match self.start_read(object, index, extent, &[]) {
             Ok(folio) => {
+                if let Some(chunk) = chunk {
+                    self.read_chunk(object, chunk.from(folio.range().end));
+                }
                 core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
                 Outcome::Wait(Reason::Folio(folio))
             }
             Err(InsertError::Exists) => Outcome::Again,
             Err(InsertError::Closed) => core.refuse(fault.event.addr, bus(vma), || true),
+        }
+    }
+
+    /// Has the rest of a chunk read, of which a thread has come to the first page.
+    fn read_chunk(&mut self, object: &Arc<FileObject>, rest: Chunk) {
+        self.core.counters.add(Event::ChunkReads, 1);
+        self.core.learned().note_read(object.serial, rest.pages.end - rest.pages.start);
+        if let Some(io) = self.io.as_deref_mut() {
+            io.ahead.chunk(object.clone(), rest);
         }
     }
 
@@ -237,10 +262,12 @@ impl<'a, P: Platform> Pass<'a, P> {
             folio.range().end,
             core.read_cap(object.group.get()) / core.tuning().ahead_share,
         );
-        if let Some((start, pages)) = next
-            && start < object.size_pages().min(vma.pages().end)
-        {
-            self.ahead = Some((object.clone(), start..start + pages));
+        let Some((start, pages)) = next else { return };
+        let learned = core.config.ablation.learned_chunks;
+        let known = if learned { core.learned().end(object.serial, start, pages) } else { None };
+        let end = (start + pages).min(known.unwrap_or(u64::MAX));
+        if start < end.min(object.size_pages()).min(vma.pages().end) {
+            self.ahead = Some((object.clone(), start..end));
         }
     }
 }
@@ -252,6 +279,11 @@ const DENIED_AHEAD: usize = 63;
 /// that reason first.
 pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
+}
+
+/// Whether a page is mapped, or was, and so accesses to it may go unseen.
+fn is_mapped(object: &FileObject, page: u64) -> bool {
+    object.lookup(page).is_some_and(|folio| folio.state.test(Flag::Used))
 }
 
 /// Whether the owner of the folio's lock will probably have it for a moment only: the folio is uptodate,
@@ -285,6 +317,17 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
 }
 
 impl<P: Platform> Faults<P> {
+    /// The pages of the chunk that begins at page `index` of a file, if one is known and there is room for it.
+    fn chunk_at(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64) -> Option<Chunk> {
+        if !self.config.ablation.learned_chunks || vma.spec.pattern != Pattern::Detect {
+            return None;
+        }
+        let most = self.read_cap(object.group.get()) / CHUNK_SHARE;
+        let mut chunk = self.learned().chunk(object.serial, index, most, |page| is_mapped(object, page))?;
+        chunk.pages.end = chunk.pages.end.min(object.size_pages()).min(vma.pages().end);
+        (chunk.pages.end > index).then_some(chunk)
+    }
+
     /// Whether looks take the layout lock because an improvement is switched off: per-VMA locks, or (after
     /// a wait for I/O) the retry under the per-VMA lock.
     fn looks_locked(&self, fault: &Parked) -> bool {

@@ -35,6 +35,8 @@ pub enum Flag {
     /// Its bytes are being written to a device, with its lock held; none of its pages is mapped. Linux:
     /// `PG_writeback`.
     Writeback = 1 << 12,
+    /// It was read as a part of a chunk ([`Learned`](crate::learned::Learned)).
+    Chunk = 1 << 16,
     /// Its pages are mapped only as they are touched, to count how many are.
     Sparse = 1 << 15,
     /// Its lock was never let go: the thread that had it has panicked.

@@ -30,6 +30,7 @@ use self::supplier::SupplyBell;
 use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, Kind};
+use crate::learned::Learned;
 use crate::lru::{List, Lruvec, Lruvecs, Refault};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
@@ -40,7 +41,7 @@ use crate::stats::Event;
 #[cfg(any(debug_assertions, shuttle))]
 use crate::swap::groups_of_slots;
 use crate::trace::Happened;
-use elbowroom_machine::{Errno, Mmu, UnmapError};
+use elbowroom_machine::{Errno, Mmu, PAGE_SIZE, UnmapError};
 use elbowroom_sync::time::Instant;
 use elbowroom_sync::{Arc, thread};
 use std::ops::Deref;
@@ -72,6 +73,8 @@ pub(crate) struct Reclaim<P: Platform> {
     policy: TwoLists,
     /// What it cost lately to take from each group and kind.
     costs: CostTable,
+    /// Which parts of files are read whole.
+    learned: Learned,
     /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
     runs: Runs,
     /// The bell that wakes the thread that keeps frames at hand.
@@ -140,11 +143,17 @@ impl<P: Platform> Reclaim<P> {
             lists: Lruvecs::new(core.mmu.frames(), &core.locks),
             policy: TwoLists::new(&core.config.ablation),
             costs: CostTable::new(&core.locks),
+            learned: Learned::new(core.mmu.frames() * PAGE_SIZE, &core.locks),
             runs: Runs::new(core.mmu.frames(), &core.locks),
             supply: SupplyBell::new(core.config.member.as_ref(), &core.locks),
             began: Instant::now(),
             core,
         }
+    }
+
+    /// Which parts of files are read whole.
+    pub(crate) fn learned(&self) -> &Learned {
+        &self.learned
     }
 
     /// How anonymous memory is used.
@@ -463,6 +472,10 @@ impl<P: Platform> Reclaim<P> {
     fn note_evicted(&self, object: Option<&FileObject>, folio: &Folio) {
         if let Some(object) = object {
             self.lists.note_evicted(object.serial, folio);
+            if !folio.state.test(Flag::Used) && !object.is_memory() {
+                self.counters.add(Event::UnusedPages, folio.pages());
+                self.learned.unused(object.serial, folio.range());
+            }
         }
         self.counters.add(Event::EvictedPages, folio.pages());
         self.groups.folios.remove();

@@ -174,8 +174,8 @@ fn pressure_line(f: &mut fmt::Formatter<'_>, pressure: &PressureUse) -> fmt::Res
 fn more_memory_line(f: &mut fmt::Formatter<'_>, stats: &Stats) -> fmt::Result {
     const LEAST_PAGES: u64 = 1024;
     const LEAST_PERCENT: f64 = 1.0;
-    let back = stats.back.refault_pages + stats.pswpin;
-    let part = 100.0 * stats.back.near_pages.min(back) as f64 / back.max(1) as f64;
+    let back = stats.brought.refault_pages + stats.pswpin;
+    let part = 100.0 * stats.brought.near_pages.min(back) as f64 / back.max(1) as f64;
     if back < LEAST_PAGES || part < LEAST_PERCENT {
         return Ok(());
     }

@@ -1,0 +1,454 @@
+//! Which parts of files are read whole: chunks, such as the experts of a model, the lists of an index or the
+//! rows of a table. Once a chunk was read from its begin, the next fault at that page has all of it read.
+//!
+//! Files are divided into granules of 64 KiB. Two things are kept of each:
+//!
+//! * Whether accesses that have come to it came from the granule before (the *link*), as a small balance: one
+//!   more for each time that they did, one less for each time that an access began here with nothing before
+//!   it, or that the pages were read ahead and were evicted before any access.
+//! * At which page accesses began here that came from nowhere and went on to the next granule (the *mark*).
+//!
+//! A chunk goes from a mark to the next mark, to the first granule that is not linked, or a little farther than
+//! accesses have gone from the mark so far. An access that goes
+//! on is seen by what was touched lately in the same file, of whichever thread, so threads that read one chunk
+//! together are one reader. Accesses to mapped pages are not seen: where the page before the one that is
+//! touched is mapped, nothing is concluded of where accesses begin.
+//!
+//! Synchronization: one lock for all, held for some hundred nanoseconds in faults that map pages of files.
+
+use elbowroom_machine::PAGE_SIZE;
+use elbowroom_sync::{LockClass, LockStats, Mutex};
+use std::ops::Range;
+
+/// log2 of the pages of a granule.
+const GRANULE_ORDER: u32 = 4;
+
+/// log2 of the granules of a leaf: 16 MiB.
+const LEAF_ORDER: u32 = 8;
+
+/// Leaves of a set: the one that was used least recently makes room.
+const WAYS: usize = 4;
+
+/// Parts of the budget: what is known takes one of so many.
+const BUDGET_SHARE: usize = 2_000;
+
+/// A balance goes from minus this to this. Two mistakes make what was always right unused.
+const MOST_BALANCE: i8 = 2;
+
+/// So many touches of a file are remembered, as a power of two: those of as many threads that read it at once.
+const LATELY: u64 = 128;
+
+/// Entries of the table of touches, as a power of two.
+const TOUCHES: usize = 1024;
+
+/// Files of which it is known how much was read for nothing.
+const FILES: usize = 64;
+
+/// Of the chunks of a file that were read, and of the budget, one part in so many may not have been accessed
+/// yet. If it is more, chunks of that file are read whole only one time in [`TRY_ONE_IN`].
+const USED_SHARE: u64 = 8;
+const BUDGET_AHEAD: u64 = 16;
+const TRY_ONE_IN: u64 = 16;
+
+/// After so many touches of a file what was counted before counts half.
+const COUNTED_TOUCHES: u64 = 1 << 16;
+
+/// Pages of a granule.
+const GRANULE: u64 = 1 << GRANULE_ORDER;
+
+/// Pages of a file that are to be read whole.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    pub(crate) pages: Range<u64>,
+    /// Another chunk begins at the end, so accesses are likely to go that far, and no further.
+    pub(crate) is_bounded: bool,
+}
+
+/// What is known of a granule.
+#[derive(Clone, Copy, Default)]
+struct Granule {
+    /// Whether accesses come from the granule before.
+    link: i8,
+    /// How certain it is that accesses begin at page `first` and go on; 0: there is no mark.
+    begins: i8,
+    /// The page of the mark, counted from the granule's first.
+    first: u8,
+    /// How far accesses have gone from the mark, in granules times [`REACH_UNIT`].
+    reach: u8,
+}
+
+/// What is known of neighbouring granules.
+struct Leaf {
+    object: u64,
+    number: u64,
+    used: u64,
+    granules: [Granule; 1 << LEAF_ORDER],
+}
+
+/// Granules of the unit in which it is noted how far accesses go: 256 KiB, so that 64 MiB can be noted.
+const REACH_UNIT: u64 = 4;
+
+/// So many granules at most are looked at to find the mark from which pages are mapped: 16 MiB.
+const LOOKED_AT: u64 = 256;
+
+/// A touch of pages.
+#[derive(Clone, Copy, Default)]
+struct Touch {
+    object: u64,
+    granule: u64,
+    /// The granule of the access itself; between the two all pages were brought at once.
+    from: u64,
+    /// The access had come to that granule from the one before.
+    entered: bool,
+    /// The granule with the mark at which accesses began that have come here; `None`: it is not known.
+    origin: Option<u64>,
+    /// When it was, in touches of the file.
+    at: u64,
+}
+
+/// How much of what was read of chunks of a file was accessed.
+#[derive(Clone, Copy, Default)]
+struct Use {
+    object: u64,
+    touches: u64,
+    /// Pages that were read as parts of chunks that no thread waited for.
+    read: u64,
+    /// Those of them that were accessed.
+    used: u64,
+    tries: u64,
+}
+
+/// An access to page `index`, which has mapped pages of a folio.
+pub(crate) struct Reached {
+    pub(crate) index: u64,
+    /// The pages of the folio, of which `index` is one.
+    pub(crate) folio: Range<u64>,
+    /// It is the first access to the folio.
+    pub(crate) is_first: bool,
+    /// The folio was read as a part of a chunk that no thread waited for.
+    pub(crate) of_chunk: bool,
+}
+
+struct Table {
+    sets: Vec<Vec<Leaf>>,
+    touches: Vec<Touch>,
+    files: [Use; FILES],
+    /// Of each file so many pages of chunks may be read that were not accessed yet.
+    ahead: u64,
+    uses: u64,
+}
+
+/// What is known of the chunks of files.
+pub(crate) struct Learned(Mutex<Table>);
+
+impl Learned {
+    /// For a memory of so many bytes, of which at most one part in [`BUDGET_SHARE`] is used.
+    pub(crate) fn new(bytes: usize, locks: &LockStats) -> Self {
+        let sets = (bytes / BUDGET_SHARE / size_of::<Leaf>() / WAYS).max(1);
+        let mut table = Table {
+            sets: Vec::new(),
+            touches: Vec::new(),
+            files: [Use::default(); FILES],
+            ahead: bytes as u64 / PAGE_SIZE as u64 / BUDGET_AHEAD,
+            uses: 0,
+        };
+        table.sets.resize_with(sets, Vec::new);
+        Self(locks.mutex(LockClass::Streams, table))
+    }
+
+    /// The pages to read for a fault at page `index` of a file: those of the chunk that begins there, at most
+    /// `most`. `None`: no chunk is known to begin there. `mapped` says whether accesses to a page are not
+    /// seen. A chunk of which the first part is mapped begins behind that part.
+    pub(crate) fn chunk(
+        &self,
+        object: u64,
+        index: u64,
+        most: u64,
+        mapped: impl Fn(u64) -> bool,
+    ) -> Option<Chunk> {
+        self.0.lock().chunk(object, index, most, mapped)
+    }
+
+    /// Up to which page a thread that has come to page `index` of a file should have pages read ahead: the end
+    /// of the chunk that it is in. `None`: no chunk is known there.
+    pub(crate) fn end(&self, object: u64, index: u64, most: u64) -> Option<u64> {
+        let table = self.0.lock();
+        let granule = index.checked_sub(1)? >> GRANULE_ORDER;
+        table.is_linked(object, granule).then(|| table.end(object, index - 1, most).0.max(index))
+    }
+
+    /// Notes an access. `mapped` says whether accesses to a page of another folio would not have been seen.
+    pub(crate) fn touched(&self, object: u64, access: &Reached, mapped: impl Fn(u64) -> bool) {
+        self.0.lock().touched(object, access, mapped);
+    }
+
+    /// Notes that so many pages are read as parts of a chunk that no thread waits for.
+    pub(crate) fn note_read(&self, object: u64, pages: u64) {
+        self.0.lock().file(object).read += pages;
+    }
+
+    /// Notes that pages that were read ahead are evicted, and were never accessed.
+    pub(crate) fn unused(&self, object: u64, pages: Range<u64>) {
+        let mut table = self.0.lock();
+        for granule in granules(&pages) {
+            table.change(object, granule, |known| lower(&mut known.link));
+        }
+    }
+}
+
+impl Use {
+    fn note_touch(&mut self, access: &Reached) {
+        self.touches += 1;
+        if access.is_first && access.of_chunk {
+            self.used += access.folio.end - access.folio.start;
+        }
+        if self.touches.is_multiple_of(COUNTED_TOUCHES) {
+            self.read /= 2;
+            self.used /= 2;
+        }
+    }
+
+    /// Whether reading whole chunks of the file is worth it, or is to be tried again. `ahead`: how many pages
+    /// may be read that were not accessed yet.
+    fn is_worth_it(&mut self, ahead: u64) -> bool {
+        self.tries += 1;
+        let waiting = self.read.saturating_sub(self.used);
+        waiting <= ahead.max(self.used / USED_SHARE) || self.tries.is_multiple_of(TRY_ONE_IN)
+    }
+}
+
+impl Table {
+    fn set_of(&self, object: u64, leaf: u64) -> usize {
+        hash(object, leaf) as usize % self.sets.len()
+    }
+
+    fn known(&self, object: u64, granule: u64) -> Granule {
+        let number = granule >> LEAF_ORDER;
+        let leaf = self.sets[self.set_of(object, number)].iter().find(|leaf| leaf.is(object, number));
+        leaf.map_or(Granule::default(), |leaf| leaf.granules[place(granule)])
+    }
+
+    fn is_linked(&self, object: u64, granule: u64) -> bool {
+        self.known(object, granule).link > 0
+    }
+
+    /// Changes what is known of a granule.
+    fn change(&mut self, object: u64, granule: u64, change: impl FnOnce(&mut Granule)) {
+        let number = granule >> LEAF_ORDER;
+        let set = self.set_of(object, number);
+        self.uses += 1;
+        let (set, used) = (&mut self.sets[set], self.uses);
+        let found = set.iter().position(|leaf| leaf.is(object, number));
+        let nth = found.unwrap_or_else(|| {
+            let new = Leaf { object, number, used, granules: [Granule::default(); 1 << LEAF_ORDER] };
+            let oldest = (0..set.len()).min_by_key(|&nth| set[nth].used).filter(|_| set.len() >= WAYS);
+            match oldest {
+                Some(oldest) => set[oldest] = new,
+                None => set.push(new),
+            }
+            oldest.unwrap_or(set.len() - 1)
+        });
+        set[nth].used = used;
+        change(&mut set[nth].granules[place(granule)]);
+    }
+
+    fn file(&mut self, object: u64) -> &mut Use {
+        let file = &mut self.files[hash(object, 0) as usize % FILES];
+        if file.object != object {
+            *file = Use { object, ..Use::default() };
+        }
+        file
+    }
+
+    /// [`Learned::chunk`].
+    fn chunk(&mut self, object: u64, index: u64, most: u64, mapped: impl Fn(u64) -> bool) -> Option<Chunk> {
+        let begin = self.begin(object, index, mapped)?;
+        // A little farther, since of what accesses go through last only the first page is seen.
+        let reach = u64::from(self.known(object, begin >> GRANULE_ORDER).reach) * REACH_UNIT;
+        let far = begin + (reach + reach / 4 + 1 << GRANULE_ORDER);
+        let (end, is_bounded) = self.end(object, index, most.min(far.saturating_sub(index)));
+        if end <= index {
+            return None;
+        }
+        // Shorter runs are had by the size of the file's usual runs.
+        let crosses = begin >> GRANULE_ORDER != (end - 1) >> GRANULE_ORDER;
+        let ahead = self.ahead;
+        let worth_it = crosses && self.file(object).is_worth_it(ahead);
+        worth_it.then_some(Chunk { pages: index..end, is_bounded })
+    }
+
+    /// The page of the mark from which pages are mapped up to `index`, which is not.
+    fn begin(&self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> Option<u64> {
+        let first = index >> GRANULE_ORDER;
+        for granule in (first.saturating_sub(LOOKED_AT)..=first).rev() {
+            let (known, start) = (self.known(object, granule), granule << GRANULE_ORDER);
+            let mark = start + u64::from(known.first);
+            // The access may have come through all pages since the mark unseen.
+            if known.begins > 0 && mark <= index && (mark == index || mapped(mark) && mapped(index - 1)) {
+                return Some(mark);
+            }
+            if known.link <= 0 || start < index && !mapped(start) {
+                return None;
+            }
+        }
+        None
+    }
+
+    /// Behind which page the chunk ends that has page `index`, at most `most` pages from there; and whether
+    /// another chunk begins there.
+    fn end(&self, object: u64, index: u64, most: u64) -> (u64, bool) {
+        let mut granule = index >> GRANULE_ORDER;
+        loop {
+            let known = self.known(object, granule);
+            let mark = (granule << GRANULE_ORDER) + u64::from(known.first);
+            if known.begins > 0 && mark > index {
+                return (mark.min(index + most), mark <= index + most);
+            }
+            granule += 1;
+            let next = granule << GRANULE_ORDER;
+            if next >= index + most || !self.is_linked(object, granule) {
+                let begins = self.known(object, granule);
+                return (next.min(index + most), begins.begins > 0 && begins.first == 0);
+            }
+        }
+    }
+
+    /// The touch of a granule, if that was lately.
+    fn touch(&self, object: u64, granule: u64, now: u64) -> Option<Touch> {
+        let touch = self.touches.get(hash(object, granule) as usize % TOUCHES)?;
+        let same = touch.at > 0 && (touch.object, touch.granule) == (object, granule);
+        (same && now - touch.at <= LATELY).then_some(*touch)
+    }
+
+    /// [`Learned::touched`].
+    fn touched(&mut self, object: u64, access: &Reached, mapped: impl Fn(u64) -> bool) {
+        let file = self.file(object);
+        file.note_touch(access);
+        let (now, granule) = (file.touches, access.index >> GRANULE_ORDER);
+        let lately = |table: &Self, granule| table.touch(object, granule, now);
+        let own = lately(self, granule);
+        let (mut entered, mut origin) = (false, None);
+        if own.is_none() {
+            let before = granule.checked_sub(1).and_then(|before| lately(self, before));
+            let after = lately(self, granule + 1);
+            entered = before.is_some();
+            origin = before.and_then(|before| before.origin);
+            match (before, after) {
+                (Some(before), _) => self.pass(object, before, granule),
+                (None, Some(_)) => self.change(object, granule + 1, |known| raise(&mut known.link)),
+                (None, None) => origin = self.begins(object, access, mapped).then_some(granule),
+            }
+        }
+        if self.touches.is_empty() {
+            self.touches = vec![Touch::default(); TOUCHES];
+        }
+        // An access that stays in what it was in is the same one.
+        let new = Touch { object, granule, from: granule, entered, origin, at: now };
+        let touch = own.map_or(new, |own| Touch { at: now, ..own });
+        let last = access.folio.end.saturating_sub(1) >> GRANULE_ORDER;
+        for touched in [granule, last] {
+            self.touches[hash(object, touched) as usize % TOUCHES] = Touch { granule: touched, ..touch };
+        }
+    }
+
+    /// An access has come to a granule from the one before, having gone through all that came with the access
+    /// `before`. Where it has gone through a mark, nothing begins; where it has begun, it does.
+    fn pass(&mut self, object: u64, before: Touch, granule: u64) {
+        let began = before.origin == Some(before.from);
+        if began || before.entered {
+            self.change(object, before.from, |known| {
+                let change = if began { MOST_BALANCE } else { -1 };
+                known.begins = (known.begins + change).clamp(0, MOST_BALANCE);
+            });
+        }
+        if let Some(origin) = before.origin.filter(|origin| *origin < granule) {
+            let reach = (granule - origin).div_ceil(REACH_UNIT).min(u8::MAX.into()) as u8;
+            self.change(object, origin, |known| known.reach = known.reach.max(reach));
+        }
+        for passed in before.from.min(granule) + 1..=granule {
+            self.change(object, passed, |known| {
+                raise(&mut known.link);
+                if passed < granule || known.first == 0 {
+                    known.begins = (known.begins - 1).max(0);
+                }
+            });
+        }
+    }
+
+    /// Accesses have begun at a page, if that can be known: they did not come unseen through the page before.
+    /// It counts as a begin once they have gone on to the next granule ([`Table::pass`]), and less each time
+    /// that they have not. Tells whether it can be known.
+    fn begins(&mut self, object: u64, access: &Reached, mapped: impl Fn(u64) -> bool) -> bool {
+        let index = access.index;
+        let (granule, first) = (index >> GRANULE_ORDER, (index % GRANULE) as u8);
+        // Pages of the folio were mapped just now, with this one.
+        let is_new = access.is_first && access.folio.start < index;
+        if index > 0 && !is_new && mapped(index - 1) {
+            return false;
+        }
+        let mut is_mark = true;
+        self.change(object, granule, |known| {
+            if known.begins == 0 && known.first != first {
+                (known.first, known.reach) = (first, 0);
+            }
+            is_mark = known.first == first;
+            known.begins = (known.begins - 1).max(0);
+            if first == 0 {
+                lower(&mut known.link);
+            }
+        });
+        is_mark
+    }
+}
+
+impl Leaf {
+    fn is(&self, object: u64, number: u64) -> bool {
+        (self.object, self.number) == (object, number)
+    }
+}
+
+fn lower(balance: &mut i8) {
+    *balance = (*balance - 1).max(-MOST_BALANCE);
+}
+
+fn raise(balance: &mut i8) {
+    *balance = (*balance + 1).min(MOST_BALANCE);
+}
+
+fn place(granule: u64) -> usize {
+    granule as usize % (1 << LEAF_ORDER)
+}
+
+/// The granules that have these pages.
+fn granules(pages: &Range<u64>) -> Range<u64> {
+    pages.start >> GRANULE_ORDER..pages.end.div_ceil(GRANULE)
+}
+
+fn hash(object: u64, number: u64) -> u64 {
+    (object.rotate_left(32) ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 24
+}
+
+impl Chunk {
+    /// log2 of the pages of the part that is read at page `index`, at most `most`. Behind the part with the
+    /// first page, `index` is the first page of a granule. Where it is not known that the chunk ends at its
+    /// end, parts become smaller towards it, so that what is not wanted of it is seen in parts of their own.
+    pub(crate) fn part_order(&self, index: u64, most: u8) -> u8 {
+        let left = self.pages.end.saturating_sub(index).max(1);
+        let aligned = (index & !(GRANULE - 1)).trailing_zeros();
+        let order = match left {
+            0..8 => left.next_power_of_two().ilog2().min(index.trailing_zeros()),
+            8..32 => GRANULE_ORDER.min(aligned),
+            _ if self.is_bounded => left.ilog2().min(aligned),
+            _ => (left / 2).ilog2().min(aligned),
+        };
+        order.min(u32::from(most)) as u8
+    }
+
+    /// The chunk without the pages before `index`.
+    pub(crate) fn from(self, index: u64) -> Self {
+        Self { pages: index.min(self.pages.end)..self.pages.end, ..self }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,261 @@
+//! Chunks against a model of a cache: which pages are read for which accesses, and how many faults wait.
+
+use super::*;
+use crate::ablation::Tuning;
+use crate::readahead::{ReadRoom, Streams};
+use crate::vma::Pattern;
+use std::collections::{BTreeMap, VecDeque};
+
+const FILE: u64 = 7;
+
+/// A cache of one file that evicts what came first, and reads as faults do.
+struct Cache {
+    learned: Learned,
+    streams: Streams,
+    /// By first page: how many pages, and whether the folio was accessed, and read as a part of a chunk.
+    folios: BTreeMap<u64, (u64, bool, bool)>,
+    came: VecDeque<u64>,
+    pages: u64,
+    room: u64,
+    size: u64,
+    /// Whether chunks are read whole.
+    is_on: bool,
+    /// What happened: pages that were read, faults that waited, pages that were wanted and were not there.
+    read: u64,
+    waits: u64,
+    wanted: u64,
+}
+
+impl Cache {
+    fn new(room: u64, size: u64, is_on: bool) -> Self {
+        Self {
+            learned: Learned::new((room as usize) << 12, &LockStats::default()),
+            streams: Streams::new(Tuning::default()),
+            folios: BTreeMap::new(),
+            came: VecDeque::new(),
+            pages: 0,
+            room,
+            size,
+            is_on,
+            read: 0,
+            waits: 0,
+            wanted: 0,
+        }
+    }
+
+    fn folio(&self, page: u64) -> Option<(u64, u64)> {
+        let (&first, &(pages, ..)) = self.folios.range(..=page).next_back()?;
+        (page < first + pages).then_some((first, pages))
+    }
+
+    fn is_mapped(&self, page: u64) -> bool {
+        self.folio(page).is_some_and(|(first, _)| self.folios[&first].1)
+    }
+
+    fn insert(&mut self, page: u64, order: u8, of_chunk: bool) -> Range<u64> {
+        let is_free = |order: &u8| {
+            let first = page >> order << order;
+            let last = first + (1 << order) - 1;
+            last < self.size && self.folio(last).is_none() && self.folios.range(first..=last).next().is_none()
+        };
+        let order = (1..=order).take_while(is_free).last().unwrap_or(0);
+        let first = page >> order << order;
+        while self.pages + (1 << order) > self.room {
+            let gone = self.came.pop_front().unwrap();
+            let (pages, used, _) = self.folios.remove(&gone).unwrap();
+            self.pages -= pages;
+            if !used {
+                self.learned.unused(FILE, gone..gone + pages);
+            }
+        }
+        self.folios.insert(first, (1 << order, false, of_chunk));
+        self.came.push_back(first);
+        self.pages += 1 << order;
+        self.read += 1 << order;
+        first..first + (1 << order)
+    }
+
+    fn fault(&mut self, page: u64) {
+        self.waits += 1;
+        let most = self.room / 8;
+        let chunk = { self.learned.chunk(FILE, page, most, |page| self.is_mapped(page)) };
+        let Some(chunk) = chunk.filter(|_| self.is_on) else {
+            let room = ReadRoom { most: 512.min(self.room / 4), free: 1 };
+            let pages = self.streams.plan(1, FILE, page, Pattern::Detect, room);
+            let came = self.insert(page, pages.ilog2() as u8, false);
+            return self.streams.note(1, FILE, came.start, came.end - came.start);
+        };
+        assert!(chunk.pages.start == page && chunk.pages.end - page <= most, "{chunk:?}");
+        let end = chunk.pages.end.min(self.size);
+        let first = self.insert(page, chunk.part_order(page, 6), false);
+        self.streams.note(1, FILE, first.start, first.end - first.start);
+        self.learned.note_read(FILE, chunk.pages.end.saturating_sub(first.end));
+        let mut at = first.end;
+        while at < end {
+            at = match self.folio(at) {
+                Some((first, pages)) => first + pages,
+                None => self.insert(at, chunk.part_order(at, 9), true).end,
+            };
+        }
+    }
+
+    fn access(&mut self, page: u64) {
+        let there = self.folio(page).is_some();
+        if !there {
+            self.wanted += 1;
+            self.fault(page);
+        }
+        let (first, pages) = self.folio(page).unwrap();
+        let folio = self.folios.get_mut(&first).unwrap();
+        let of_chunk = folio.2;
+        if !std::mem::replace(&mut folio.1, true) {
+            let of = first..first + pages;
+            if there {
+                self.streams.reached(1, FILE, of.clone());
+            }
+            let access = Reached { index: page, folio: of, is_first: true, of_chunk };
+            self.learned.touched(FILE, &access, |page| self.is_mapped(page));
+        }
+    }
+
+    /// What was counted since the last call: pages that were read, and faults that waited.
+    fn counted(&mut self) -> (u64, u64) {
+        (std::mem::take(&mut self.read), std::mem::take(&mut self.waits))
+    }
+}
+
+/// Chunks of these lengths, one behind the other, in a file of `size` pages.
+fn chunks(lengths: impl Fn(u64) -> u64, size: u64) -> Vec<Range<u64>> {
+    let (mut all, mut at) = (Vec::new(), 3);
+    while at + lengths(at) <= size {
+        let end = at + lengths(at);
+        all.push(at..end);
+        at = end;
+    }
+    all
+}
+
+fn random(seed: &mut u64) -> u64 {
+    *seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+    *seed >> 33
+}
+
+/// Goes through chunks at random, so many times; returns pages read for each page of the chunks that was not
+/// there when an access came to its chunk, and faults for each chunk.
+fn go_through(cache: &mut Cache, chunks: &[Range<u64>], times: u64, seed: &mut u64) -> (f64, f64) {
+    cache.counted();
+    let mut missing = 0;
+    for _ in 0..times {
+        let chunk = &chunks[random(seed) as usize % chunks.len()];
+        missing += chunk.clone().filter(|page| cache.folio(*page).is_none()).count();
+        chunk.clone().for_each(|page| cache.access(page));
+    }
+    let (read, waits) = cache.counted();
+    (read as f64 / missing.max(1) as f64, waits as f64 / times as f64)
+}
+
+/// Rounds through chunks of these lengths, in a file that is four times the cache: pages read for each one that
+/// was missing, and faults for each chunk, round by round.
+fn rounds(lengths: impl Fn(u64) -> u64, size: u64, rounds: usize, is_on: bool) -> Vec<(f64, f64)> {
+    let all = chunks(lengths, size);
+    let (mut cache, mut seed) = (Cache::new(size / 4, size, is_on), 7);
+    (0..rounds).map(|_| go_through(&mut cache, &all, all.len() as u64, &mut seed)).collect()
+}
+
+#[test]
+fn chunks_that_were_read_before_are_read_with_one_fault_and_nothing_else() {
+    for (pages, most) in [(75, 1.25), (256, 1.1), (704, 1.1), (3840, 1.1)] {
+        let size = (pages * 150).max(100_000);
+        let on = rounds(|_| pages, size, 8, true);
+        let off = rounds(|_| pages, size, 2, false);
+        // Nothing is known in the first round; in the second one half of the chunks.
+        assert!(on[0].0 < off[0].0 * 1.1 && on[0].1 < off[0].1 * 1.1, "{pages}: {on:?}, off {off:?}");
+        assert!(on[2].1 < off[1].1 * 0.7, "{pages}: {on:?}, off {off:?}");
+        let (read, waits) = on[7];
+        assert!(read < most && waits < 1.2, "{pages}: {on:?}, off {off:?}");
+    }
+}
+
+#[test]
+fn chunks_of_many_sizes_are_told_apart() {
+    let lengths = |at: u64| 75 + (at ^ at >> 5).wrapping_mul(0x9E37_79B9) % 3700;
+    let on = rounds(lengths, 300_000, 8, true);
+    assert!(on.iter().all(|round| round.0 < 1.3) && on[7].0 < 1.1 && on[7].1 < 1.5, "{on:?}");
+}
+
+#[test]
+fn pages_at_random_are_read_alone() {
+    let size = 100_000;
+    // What is read in each of so many accesses, for each page that was missing.
+    let read = |cache: &mut Cache, seed: &mut u64| {
+        cache.counted();
+        cache.wanted = 0;
+        (0..50_000).for_each(|_| cache.access(random(seed) % size));
+        cache.counted().0 as f64 / cache.wanted as f64
+    };
+    let (mut cache, mut seed) = (Cache::new(size / 4, size, true), 5);
+    for _ in 0..4 {
+        let read = read(&mut cache, &mut seed);
+        assert!(read < 1.1, "{read}");
+    }
+    // Also where all pages were gone through in order before; the first reads show that this is over.
+    let after = [true, false].map(|is_on| {
+        let (mut cache, mut seed) = (Cache::new(size / 4, size, is_on), 5);
+        (0..2 * size).for_each(|page| cache.access(page % size));
+        [(); 3].map(|()| read(&mut cache, &mut seed))
+    });
+    let [on, off] = after;
+    assert!(on[0] < off[0] + 0.1 && on[1] < 1.1 && on[2] < 1.1, "{on:?}, off {off:?}");
+}
+
+#[test]
+fn what_is_no_longer_read_whole_is_forgotten() {
+    let (pages, size) = (704, 704 * 150);
+    let all = chunks(|_| pages, size);
+    let (mut cache, mut seed) = (Cache::new(size / 4, size, true), 3);
+    (0..6).for_each(|_| _ = go_through(&mut cache, &all, 150, &mut seed));
+    // Only the first sixteen pages of each chunk from now on.
+    let firsts: Vec<_> = all.iter().map(|chunk| chunk.start..chunk.start + 16).collect();
+    let parts = [(); 8].map(|()| go_through(&mut cache, &firsts, 600, &mut seed).0);
+    assert!(parts[7] < 4.0, "{parts:?}");
+    // And all again.
+    let whole = [(); 8].map(|()| go_through(&mut cache, &all, 150, &mut seed));
+    assert!(whole[7].0 < 1.1 && whole[7].1 < 1.3, "{whole:?}");
+}
+
+/// An access to the first of these pages, which are a folio.
+fn touch(learned: &Learned, object: u64, folio: Range<u64>) {
+    let access = Reached { index: folio.start, folio, is_first: true, of_chunk: false };
+    learned.touched(object, &access, |_| false);
+}
+
+#[test]
+fn a_chunk_is_bounded_by_the_file_and_by_what_may_be_read() {
+    let learned = Learned::new(1 << 30, &LockStats::default());
+    for _ in 0..2 {
+        for page in (64..4096).step_by(16) {
+            touch(&learned, FILE, page..page + 16);
+        }
+        // Time passes.
+        (0..1000).for_each(|_| touch(&learned, FILE, 0..1));
+    }
+    let chunk = |most| learned.chunk(FILE, 64, most, |_| false).unwrap().pages;
+    assert_eq!(chunk(1 << 20), 64..4096);
+    assert_eq!(chunk(100), 64..164);
+    assert_eq!(learned.chunk(FILE, 80, 100, |_| false), None, "accesses begin at page 64");
+    // Where the pages before are mapped, the access has come through them.
+    assert_eq!(learned.chunk(FILE, 96, 100, |page| page < 96).unwrap().pages, 96..196);
+    assert_eq!(learned.chunk(FILE + 1, 64, 100, |_| false), None, "nothing is known of another file");
+}
+
+#[test]
+fn what_is_known_has_a_bound() {
+    let budget = 64 << 20;
+    let learned = Learned::new(budget, &LockStats::default());
+    for page in (0..1 << 28).step_by(1 << 12) {
+        touch(&learned, FILE, page..page + 1);
+    }
+    let table = learned.0.lock();
+    let leaves: usize = table.sets.iter().map(Vec::len).sum();
+    assert!(leaves > 0 && leaves * size_of::<Leaf>() <= budget / BUDGET_SHARE, "{leaves}");
+}
