@@ -4,16 +4,17 @@ mod args;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 pub use self::args::{
-    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs, RepeatArgs,
-    SharedDirtyArgs, Start, TurnArgs,
+    Advice, ChunksArgs, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs,
+    RepeatArgs, SharedDirtyArgs, Start, TurnArgs,
 };
 pub(crate) use self::args::{default, seconds, threads};
 use crate::bench::cli::LibraryBench;
+use crate::chunks::Layout;
 use crate::engine::{self, Engine, Kind};
 use crate::seeds::SeedsArgs;
 use crate::size::Size;
@@ -32,6 +33,7 @@ cyclic             the same; what counts are the passes after the first
 shared-dirty       one thread stores to every page of a shared mapping, whose file is in memory
 file-map-churn     many threads map, touch and unmap parts of one file, as fast as they can
 uptodate-wait      many threads read the same cold pages of one file at the same time
+chunks             threads read whole chunks of 4 KiB to 15 MiB at random places of one file
 lock-wait          threads fault with reads outstanding, while others map, protect and unmap
 
 Of the library alone, in the lab's own process:
@@ -58,6 +60,9 @@ tree               trees of processes under one budget: Python workers, make, co
 const MAX_THREADS: usize = 10_000;
 /// The smallest budget with which Elbowroom works, and so the smallest that can be compared.
 const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
+
+/// What a program with a cache of its own needs beside it, in bytes; and a thirty-second of the budget.
+const OWN_BYTES: u64 = 4 << 20;
 
 const IO_RETRY_EXAMPLES: &str = "Examples:
   elbowroom lab run io-retry --threads 100 --memory 240M --kernel-readahead 128K
@@ -88,6 +93,12 @@ const UPTODATE_EXAMPLES: &str = "Examples:
 const LOCK_WAIT_EXAMPLES: &str = "Examples:
   elbowroom lab run lock-wait --threads 40 --kernel-readahead 128K
   elbowroom lab run lock-wait --engines soft-vma_locks,soft --json lock-wait.json";
+
+const CHUNKS_EXAMPLES: &str = "Examples:
+  elbowroom lab run chunks --kernel-readahead 128K
+  elbowroom lab run chunks --chunk 300K-15M --threads 1 --file-size 4G --memory 1G
+  elbowroom lab run chunks --chunk 4K --threads 16 --engines kernel-random,cache,elbowroom,device
+  elbowroom lab run chunks --chunk 15M --threads 2 --together --skew 0.8 --align 32 --json chunks.json";
 
 const SEEDS_EXAMPLES: &str = "Examples:
   elbowroom lab seeds --json seeds.json -o report.html
@@ -248,8 +259,19 @@ pub enum Workload {
         mut_arg("engines", default(LOCK_WAIT_ENGINES)),
     )]
     LockWait(LockWaitArgs),
+    /// Threads read whole chunks at random places of one file
+    #[command(
+        after_help = CHUNKS_EXAMPLES,
+        mut_arg("threads", threads("8", CHUNKS_THREADS)),
+        mut_arg("file_size", default("1GiB")),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default(CHUNK_ENGINES)),
+    )]
+    Chunks(ChunksArgs),
 }
 
+const CHUNKS_THREADS: &str = "How many threads read chunks, each its own, or all the same with --together";
+const CHUNK_ENGINES: &str = "kernel,kernel-random,kernel-willneed,cache,elbowroom,device";
 const DIRTY_THREADS: &str = "How many threads: one stores, the others map, read and unmap parts of another \
                              file, a quarter of the time while nobody stores";
 const CHURN_ENGINES: &str = "kernel,elbowroom-narrow_file_lock,elbowroom,soft-narrow_file_lock,soft";
@@ -298,6 +320,7 @@ impl Workload {
             Self::FileMapChurn(_) => "file-map-churn",
             Self::UptodateWait(_) => "uptodate-wait",
             Self::LockWait(_) => "lock-wait",
+            Self::Chunks(_) => "chunks",
         }
     }
 
@@ -320,6 +343,7 @@ impl Workload {
             | Self::Scan(common)
             | Self::Cyclic(common)
             | Self::LockWait(LockWaitArgs { common, .. })
+            | Self::Chunks(ChunksArgs { common, .. })
             | Self::UptodateWait(common) => common,
         }
     }
@@ -392,7 +416,48 @@ impl Workload {
             ],
             Self::SharedDirty(args) => vec![("--start", option_name(args.start))],
             Self::LockWait(args) => vec![("--pause-ms", args.pause_ms.to_string())],
+            Self::Chunks(args) => {
+                let mut options = vec![
+                    ("--chunk", args.chunk.to_string()),
+                    ("--align", args.align.bytes().to_string()),
+                    ("--skew", args.skew.to_string()),
+                    ("--order", args.seed.to_string()),
+                ];
+                if args.together {
+                    options.push(("--together", "true".into()));
+                }
+                options.extend(self.reading_options(engine.kind));
+                options
+            }
             Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) => Vec::new(),
+        }
+    }
+
+    /// How the worker reads chunks.
+    fn reading_options(&self, kind: Kind) -> [(&'static str, String); 2] {
+        let way = match kind {
+            Kind::KernelRandom => "random",
+            Kind::KernelWillneed => "willneed",
+            Kind::Cache => "cache",
+            Kind::Device => "direct",
+            _ => "mapped",
+        };
+        [("--way", way.into()), ("--cache-bytes", self.cache_bytes().to_string())]
+    }
+
+    /// What of the budget the engine `cache` has for chunks; the rest is for the program itself.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        let memory = self.memory().bytes();
+        memory.saturating_sub(OWN_BYTES + memory / 32)
+    }
+
+    /// The chunks of the file, where the workload is of chunks.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        match self {
+            Self::Chunks(args) => {
+                Layout::fill(self.file_size().bytes(), args.chunk, args.align.bytes(), args.seed)
+            }
+            _ => None,
         }
     }
 
@@ -402,6 +467,15 @@ impl Workload {
             Self::RandomRead(_) | Self::RandomWrite(_) => {
                 &[Kind::Kernel, Kind::KernelRandom, Kind::Elbowroom, Kind::Soft]
             }
+            Self::Chunks(_) => &[
+                Kind::Kernel,
+                Kind::KernelRandom,
+                Kind::KernelWillneed,
+                Kind::Cache,
+                Kind::Elbowroom,
+                Kind::Soft,
+                Kind::Device,
+            ],
             _ => &[Kind::Kernel, Kind::Elbowroom, Kind::Soft],
         }
     }
@@ -473,8 +547,39 @@ impl Workload {
                     "threads map parts of 1M of the file: --file-size must be at least that"
                 );
             }
+            Self::Chunks(args) => {
+                let align = args.align.bytes();
+                ensure!(
+                    align.is_power_of_two() && (32..=PAGE_BYTES).contains(&align),
+                    "--align must be a power of two from 32 to 4K"
+                );
+                ensure!(args.chunk.least.bytes() >= PAGE_BYTES, "--chunk must be at least 4K");
+                check_skew(args.skew)?;
+                self.check_layout()?;
+            }
             _ => {}
         }
+        Ok(())
+    }
+}
+
+/// Fails unless a skew is one that gives a distribution.
+fn check_skew(skew: f64) -> Result<()> {
+    ensure!((0.0..=10.0).contains(&skew), "--skew must be from 0 to 10");
+    Ok(())
+}
+
+impl Workload {
+    /// Fails unless there are chunks, and the budget has room for some of them.
+    fn check_layout(&self) -> Result<()> {
+        let layout = self.layout().context("no chunk fits into the file: raise --file-size")?;
+        let largest = layout.largest();
+        let is_cached = self.engines().iter().any(|engine| engine.kind == Kind::Cache);
+        ensure!(
+            !is_cached || self.cache_bytes() >= 2 * (largest + 2 * PAGE_BYTES),
+            "the engine cache needs room for two chunks of {}: raise --memory, or leave it out",
+            Size::from_bytes(largest)
+        );
         Ok(())
     }
 }
@@ -517,7 +622,7 @@ mod tests {
     fn improvements_that_are_off_are_engines_of_every_workload() {
         for name in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
             .into_iter()
-            .chain(["file-map-churn", "uptodate-wait", "lock-wait"])
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks"])
         {
             let line =
                 format!("lab run {name} --engines kernel,elbowroom-vma_locks,elbowroom,soft-vma_locks");
@@ -568,6 +673,14 @@ mod tests {
             "lock-wait --threads 3",
             "lock-wait --pause-ms 1001",
             "lock-wait --file-size 4K",
+            "chunks --chunk 15M-300K",
+            "chunks --chunk 1K",
+            "chunks --align 48",
+            "chunks --skew -1",
+            "chunks --chunk 4M --file-size 1M",
+            "chunks --chunk 200M",
+            "chunks --engines cache-vma_locks",
+            "io-retry --engines cache",
             "swap",
         ] {
             assert!(parse(&format!("lab run {wrong}")).is_err(), "{wrong}");

@@ -14,6 +14,7 @@ use crate::board::{
     SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS, now_ns,
 };
 use crate::cgroup::Cgroup;
+use crate::chunked::Chunked;
 use crate::cli::Workload;
 use crate::device::Device;
 use crate::dirty_limit;
@@ -25,7 +26,7 @@ use crate::output::OutputFile;
 use crate::procfs::{self, Resident};
 use crate::programs::Programs;
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::record::{Counts, Record};
 use crate::report::{Report, Skipped};
 use crate::tune::{self, Worth};
 use crate::watch::{self, Task, Watched};
@@ -129,18 +130,19 @@ pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
 /// Finds out which engines this machine can run, before anything long begins.
 fn usable_engines(workload: &Workload) -> Result<(Vec<Engine>, Vec<Skipped>)> {
     let engines = workload.engines();
-    if !engines.iter().any(|engine| engine.is_kernel()) {
+    if !engines.iter().any(|engine| engine.kind.is_grouped()) {
         return Ok((engines.to_vec(), Vec::new()));
     }
     let Err(error) = Cgroup::create(workload.memory()) else {
         return Ok((engines.to_vec(), Vec::new()));
     };
-    let (kernels, others): (Vec<Engine>, Vec<Engine>) = engines.iter().partition(|engine| engine.is_kernel());
+    let (grouped, others): (Vec<Engine>, Vec<Engine>) =
+        engines.iter().partition(|engine| engine.kind.is_grouped());
     if others.is_empty() {
         return Err(error.context("the kernel cannot be measured under the budget"));
     }
     let skip = |engine| Skipped { engine, reason: format!("{error:#}") };
-    Ok((others, kernels.into_iter().map(skip).collect()))
+    Ok((others, grouped.into_iter().map(skip).collect()))
 }
 
 /// The device under the files. Without one only its statistics are missing, unless its readahead is to be
@@ -174,7 +176,7 @@ impl Session<'_> {
         let runs = self.workload.repeat().runs;
         for run in 1..=runs {
             for engine in engines {
-                let has_hold_times = self.workload.has_hold_times() && !engine.is_kernel();
+                let has_hold_times = self.workload.has_hold_times() && engine.is_ours();
                 for in_detail in [false, true].into_iter().take(if has_hold_times { 2 } else { 1 }) {
                     let what = if in_detail { ", hold times" } else { "" };
                     let label = format!("run {run}/{runs} {engine}{what}");
@@ -206,14 +208,14 @@ impl Session<'_> {
         let board = Board::create(&board_path, self.workload.threads())?;
         let arguments = self.worker_arguments(turn, &board_path, &stats_path);
         let memory = self.workload.memory();
-        let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
+        let group = if engine.kind.is_grouped() { Some(Cgroup::create(memory)?) } else { None };
         let readahead = common.kernel_readahead.filter(|_| engine.is_kernel()).zip(self.device.as_ref());
         let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
         let dirty_limit = self.workload.dirty_limit();
         let _dirty_limit = dirty_limit.filter(|_| engine.is_kernel()).map(dirty_limit::set).transpose()?;
         let mut line = match (&group, engine.kind) {
             (Some(group), _) => self.programs.in_cgroup(group, &arguments),
-            (None, Kind::Soft) => self.programs.alone(&arguments),
+            (None, Kind::Soft | Kind::Device) => self.programs.alone(&arguments),
             (None, _) => self.programs.under_elbowroom(memory, &stats_path, &engine.off(), &arguments),
         };
         if turn.in_detail && engine.kind == Kind::Elbowroom {
@@ -244,7 +246,8 @@ impl Session<'_> {
         let load = begun.and_then(Begun::end);
         judge(&watched, group.as_ref(), &mut stderr)?;
         let peak_engine_bytes = group.as_ref().and_then(Cgroup::peak_bytes);
-        let stats = if engine.is_kernel() || watched.killed { None } else { Some(read_stats(&stats_path)?) };
+        let has_stats = engine.is_ours() && !watched.killed;
+        let stats = has_stats.then(|| read_stats(&stats_path)).transpose()?;
         Ok(Record { load, ..self.record(turn, &watched, used, peak_engine_bytes, stats) })
     }
 
@@ -282,6 +285,7 @@ impl Session<'_> {
     ) -> Record {
         let Turn { engine, run, in_detail } = turn;
         let board = &watched.board;
+        let chunked = Chunked::of(self.workload, engine.kind, board);
         let reads_only = matches!(self.workload, Workload::RandomRead(_));
         let of_stats = |key: &str| stats.as_ref().and_then(|stats| stats.get(key)?.as_u64());
         Record {
@@ -324,12 +328,15 @@ impl Session<'_> {
             reads: board.operations().filter(|_| reads_only),
             operations: board.operations().filter(|_| !reads_only),
             idle_operations: board.idle(),
-            passes: board.header(PASSES).unwrap_or(0),
-            passes_ns: board.header(PASSES_NS).unwrap_or(0),
-            maps: board.total(SLOT_MAPS),
-            anonymous_maps: board.total(SLOT_ANONYMOUS),
-            thread_faults_minor: board.header(FAULTS_MINOR).unwrap_or(0),
-            thread_faults_major: board.header(FAULTS_MAJOR).unwrap_or(0),
+            counts: Counts {
+                passes: board.header(PASSES).unwrap_or(0),
+                passes_ns: board.header(PASSES_NS).unwrap_or(0),
+                maps: board.total(SLOT_MAPS),
+                anonymous_maps: board.total(SLOT_ANONYMOUS),
+                thread_faults_minor: board.header(FAULTS_MINOR).unwrap_or(0),
+                thread_faults_major: board.header(FAULTS_MAJOR).unwrap_or(0),
+            },
+            chunked,
             engine_stats: stats,
         }
     }

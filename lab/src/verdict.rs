@@ -40,10 +40,12 @@ const LESS: [&str; 16] = [
     "peak_sampled_bytes",
 ];
 /// Counts of which more is better.
-const MORE: [&str; 4] = ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault"];
+const MORE: [&str; 6] =
+    ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault", "hits", "got_of_device"];
 /// The beginnings of what is neither, whatever its unit: amounts of work, and what something else is measured
 /// beside.
-const NEITHER: [&str; 8] = [
+const NEITHER: [&str; 9] = [
+    "device_megabytes_",
     "swapped_",
     "refaults_",
     "scanned_",

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, ValueEnum};
 use serde::Serialize;
 
+use crate::chunks::ChunkSizes;
 use crate::engine::Engine;
 use crate::size::Size;
 
@@ -52,8 +53,9 @@ pub struct TurnArgs {
     pub memory: Size,
     /// The engines, in the order of their turns: kernel; elbowroom (by elbowroom run); soft (a soft space of
     /// the library); of the library alone also host (real pointers, by userfaultfd); of random accesses
-    /// also kernel-random (with MADV_RANDOM); of first touches kernel-huge. elbowroom-vma_locks is
-    /// elbowroom without that improvement
+    /// also kernel-random (with MADV_RANDOM); of first touches kernel-huge; of chunks also kernel-willneed
+    /// (with MADV_WILLNEED), cache (a cache of the program's own) and device (the disk alone).
+    /// elbowroom-vma_locks is elbowroom without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_value = "kernel,elbowroom")]
     pub engines: Vec<Engine>,
     /// What everything takes.
@@ -85,6 +87,32 @@ pub struct CommonArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub turns: TurnArgs,
+}
+
+/// Options of chunks.
+#[derive(Debug, Args, Serialize)]
+pub struct ChunksArgs {
+    /// The size of the chunks; or the smallest and the largest, between which sizes are spread evenly on a
+    /// logarithmic scale, as 300K-15M; 4K are single pages
+    #[arg(long, value_name = "SIZE[-SIZE]", default_value = "1M")]
+    pub chunk: ChunkSizes,
+    /// Chunks begin at multiples of so much, from 32 (as in GGUF files) to 4K, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    #[serde(rename = "align_bytes")]
+    pub align: Size,
+    /// How uneven it is which chunks are read: the exponent of a zipf distribution; 0 is even
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.0)]
+    pub skew: f64,
+    /// All threads go through each chunk together, each takes the next 64 KiB of it
+    #[arg(long)]
+    pub together: bool,
+    /// The places of the chunks, and the order in which they are read, follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What every workload takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
 }
 
 /// Options of io-retry.

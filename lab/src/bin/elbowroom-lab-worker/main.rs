@@ -17,6 +17,9 @@ use clap::{Args, Parser, ValueEnum};
 use elbowroom_lab::WRONG_CONTENT_STATUS;
 
 mod bystander;
+mod cache;
+mod chunks;
+mod direct;
 mod file_map_churn;
 mod ground;
 mod io_retry;
@@ -27,10 +30,13 @@ mod random_read;
 mod random_write;
 mod scan;
 mod shared_dirty;
+mod source;
 mod tally;
+mod team;
 mod uptodate_wait;
 mod verify;
 
+use chunks::ChunksArgs;
 use file_map_churn::Round;
 use ground::{Ground, HoldTimes};
 use tally::Outcome;
@@ -106,6 +112,13 @@ enum Mode {
         /// How long those that map pause after each time
         #[arg(long, default_value_t = 10)]
         pause_ms: u64,
+    },
+    /// Threads read whole chunks at random places of one file
+    Chunks {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(flatten)]
+        chunks: ChunksArgs,
     },
     /// Changes pages of its own memory at random, and verifies each
     Hold {
@@ -248,6 +261,7 @@ fn run(mode: Mode) -> Result<Outcome> {
             let pause = Duration::from_millis(pause_ms);
             common.on_ground(|ground| lock_wait::run(&common, ground, pause))
         }
+        Mode::Chunks { common, chunks } => common.on_ground(|ground| chunks::run(&common, ground, &chunks)),
         Mode::Hold { bytes, until } => own_memory::hold(bytes, &until),
         Mode::Quiet { bytes, go, seconds } => {
             own_memory::quiet(bytes, &go, Duration::try_from_secs_f64(seconds).context("--seconds")?)

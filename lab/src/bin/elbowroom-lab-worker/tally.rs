@@ -108,6 +108,11 @@ impl Counter<'_> {
         word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
     }
 
+    /// Counts so many pages that were read and verified.
+    pub fn add_pages(&self, pages: u64) {
+        self.add(SLOT_PAGES, pages);
+    }
+
     /// Does what is measured, and counts the faults of this thread meanwhile.
     pub fn with_faults<R>(&self, work: impl FnOnce() -> R) -> Result<R> {
         let (minor, major) = procfs::faults_of_this_thread()?;
