@@ -1,5 +1,5 @@
-//! What belongs to a run of a workload of chunks alone: what a cache of whole chunks would have missed, and what
-//! the device can give.
+//! What only runs of workloads of chunks have: what a cache of whole chunks would have missed, and what the
+//! device can give.
 
 use serde::Serialize;
 
@@ -8,12 +8,13 @@ use crate::chunks::{DEPTH_COUNT, Layout, Popularity};
 use crate::cli::Workload;
 use crate::engine::Kind;
 use crate::lru::{ChunkLru, LruResult};
+use crate::routing::Routing;
 
 /// Figures of one run.
 #[derive(Debug, Clone, Default, Serialize)]
 pub struct Chunked {
-    /// What an LRU cache of the budget, of whole chunks, is asked for by the same accesses, in bytes, and what
-    /// of it it misses. Absent for the engine `device`, as the next are present for others only.
+    /// What the accesses ask an LRU cache of whole chunks with the same budget for, in bytes, and what of
+    /// that it misses. Absent for the engine `device`.
     #[serde(flatten)]
     pub lru: Option<LruResult>,
     /// Chunks that the engine `cache` had when they were wanted, and those that it had not.
@@ -27,7 +28,12 @@ pub struct Chunked {
 
 impl Chunked {
     /// From what the worker has counted; `None` if the workload is not of chunks.
-    pub fn of(workload: &Workload, kind: Kind, board: &BoardReading) -> Option<Self> {
+    pub fn of(
+        workload: &Workload,
+        routing: Option<&Routing>,
+        kind: Kind,
+        board: &BoardReading,
+    ) -> Option<Self> {
         let layout = workload.layout()?;
         if kind == Kind::Device {
             let rate = |number: usize| board.header(DEPTH_RATES + number).unwrap_or(0);
@@ -36,7 +42,7 @@ impl Chunked {
         }
         let of_cache = |word: usize| (kind == Kind::Cache).then(|| board.header(word).unwrap_or(0));
         Some(Self {
-            lru: lru_of(workload, &layout, board),
+            lru: lru_of(workload, &layout, routing, board),
             cache_hits: of_cache(CACHE_HITS),
             cache_misses: of_cache(CACHE_MISSES),
             ..Self::default()
@@ -50,7 +56,12 @@ impl Chunked {
 }
 
 /// The same accesses, as far as they were completed, in a cache of whole chunks.
-fn lru_of(workload: &Workload, layout: &Layout, board: &BoardReading) -> Option<LruResult> {
+fn lru_of(
+    workload: &Workload,
+    layout: &Layout,
+    routing: Option<&Routing>,
+    board: &BoardReading,
+) -> Option<LruResult> {
     let mut lru = ChunkLru::new(workload.memory().bytes(), layout.count());
     match workload {
         Workload::Chunks(args) => {
@@ -65,6 +76,16 @@ fn lru_of(workload: &Workload, layout: &Layout, board: &BoardReading) -> Option<
                 let chunk = popularity.draw(dice);
                 lru.ask(chunk, layout.len(chunk));
             });
+        }
+        Workload::Moe(args) => {
+            let (model, routing) = (args.model, routing?);
+            let mut ask = |chunk: u64| lru.ask(chunk, layout.len(chunk));
+            for token in 0..board.total(SLOT_ROUNDS) {
+                for layer in 0..model.layers {
+                    ask(model.dense(layer));
+                    routing.experts(token, layer).iter().for_each(|expert| ask(model.expert(layer, *expert)));
+                }
+            }
         }
         _ => return None,
     }

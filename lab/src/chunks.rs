@@ -1,5 +1,5 @@
-//! Chunks: parts of a file that are read whole, as the weights of an expert or the postings of a term. The lab
-//! and the worker derive the same chunks, and the same order of reads, from the same options.
+//! Chunks: parts of a file that are read whole, as the weights of an expert or the postings of a term. The
+//! lab and the worker derive the same chunks, and the same order of reads, from the same options.
 
 use std::fmt;
 use std::ops::Range;

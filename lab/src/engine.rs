@@ -213,8 +213,8 @@ pub fn before_and_after(engines: &[Engine]) -> Vec<(Engine, Engine)> {
     .collect()
 }
 
-/// Who is compared with whom, ours first: each of ours with all that it has, beside each of the kernel's, beside
-/// a cache of the program's own, and beside itself without an improvement.
+/// Who is compared with whom, ours first: each of ours with all that it has, beside each of the kernel's,
+/// beside a cache of the program's own, and beside itself without an improvement.
 pub fn compared(engines: &[Engine]) -> Vec<(Engine, Engine)> {
     let ours = engines.iter().filter(|engine| engine.is_whole() && engine.is_ours());
     let is_base = |base: &Engine, ours: &Engine| {

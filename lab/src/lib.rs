@@ -53,6 +53,7 @@ mod published;
 mod record;
 mod report;
 mod resident;
+pub mod routing;
 mod seeds;
 mod session;
 pub mod size;

@@ -409,7 +409,40 @@ fn depth_rate(record: &Record, number: usize) -> Option<f64> {
     Some(record.chunked.as_ref()?.depth_bytes_per_second?[number] as f64 / 1e6)
 }
 
+/// Tokens, parts of one included.
+fn per_token(record: &Record, amount: f64) -> Option<f64> {
+    ratio(amount * record.pages_per_round as f64, record.pages_total as f64)
+}
+
+/// Of an engine that reads what tokens want.
+fn of_tokens(record: &Record) -> Option<&Record> {
+    Some(record).filter(|record| record.chunked.as_ref().is_some_and(|chunked| chunked.lru.is_some()))
+}
+
 const CHUNKS: &[Metric] = &[
+    metric("chunk_p50_ns", "chunk p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
+    metric("chunk_p99_ns", "chunk p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
+    metric("chunk_max_ns", "chunk max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
+];
+
+const MOE: &[Metric] = &[
+    metric("tokens_per_second", "tokens/s", Unit::PerSecond, |r| rounds_per_second(of_tokens(r)?)),
+    metric("device_read_bytes_per_token", "read per token", Unit::Bytes, |r| {
+        per_token(of_tokens(r)?, r.device_read_bytes? as f64)
+    }),
+    metric("wanted_bytes_per_token", "wanted per token", Unit::Bytes, |r| {
+        Some((of_tokens(r)?.pages_per_round * PAGE_BYTES) as f64)
+    }),
+    metric("token_p50_ns", "token p50", Unit::Nanoseconds, |r| {
+        latency(of_tokens(r)?.operations, |l| l.p50_ns)
+    }),
+    metric("token_p99_ns", "token p99", Unit::Nanoseconds, |r| {
+        latency(of_tokens(r)?.operations, |l| l.p99_ns)
+    }),
+];
+
+/// Of all workloads of chunks.
+const OF_CHUNKS: &[Metric] = &[
     metric("megabytes_per_second", "wanted and got", Unit::MegabytesPerSecond, |r| {
         Some(wanted_rate(r)? / 1e6)
     }),
@@ -421,9 +454,6 @@ const CHUNKS: &[Metric] = &[
     metric("amplification_ratio", "read / what LRU misses", Unit::Ratio, amplification),
     metric("hits", "hits: wanted and not read", Unit::Percent, hits),
     metric("lru_hits", "  LRU of chunks", Unit::Percent, lru_hits),
-    metric("chunk_p50_ns", "chunk p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
-    metric("chunk_p99_ns", "chunk p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
-    metric("chunk_max_ns", "chunk max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
     metric("cpu_ns_per_megabyte", "CPU per MB, worker", Unit::Nanoseconds, |r| {
         per_page(r, (r.cpu_user_ns + r.cpu_system_ns) as f64 * 1e6 / PAGE_BYTES as f64)
     }),
@@ -487,10 +517,16 @@ pub fn metrics(workload: &str) -> impl Iterator<Item = &'static Metric> {
         "file-map-churn" => FILE_MAP_CHURN,
         "uptodate-wait" => UPTODATE_WAIT,
         "lock-wait" => LOCK_WAIT,
-        "chunks" => CHUNKS,
+        "moe" => MOE,
+        "chunks" => OF_CHUNKS,
         _ => SCAN,
     };
-    own.iter().chain(EVERY_WORKLOAD)
+    let more = match workload {
+        "moe" => OF_CHUNKS,
+        "chunks" => CHUNKS,
+        _ => &[],
+    };
+    own.iter().chain(more).chain(EVERY_WORKLOAD)
 }
 
 impl Record {
@@ -647,7 +683,7 @@ mod tests {
     fn no_workload_has_a_key_twice() {
         for workload in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
             .into_iter()
-            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks"])
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe"])
         {
             let mut keys: Vec<_> = metrics(workload).map(|metric| metric.key).collect();
             let all = keys.len();

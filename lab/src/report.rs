@@ -18,6 +18,7 @@ use crate::origin;
 use crate::procfs::{self, Machine};
 use crate::published;
 use crate::record::{Metric, Record, Waits, histograms, metrics};
+use crate::routing::Model;
 use crate::size::Size;
 use crate::verdict::Spread;
 
@@ -301,6 +302,15 @@ fn describe(workload: &Workload) -> String {
         Workload::Chunks(args) => {
             let how = if args.together { "together" } else { "each its own" };
             format!(", chunks of {}, align {}, skew {}, {how}", args.chunk, args.align, args.skew)
+        }
+        Workload::Moe(args) => {
+            let Model { layers, experts, used } = args.model;
+            let routing = match args.routing {
+                Some(_) => "recorded routing".to_owned(),
+                None => format!("skew {}, locality {}", args.skew, args.locality),
+            };
+            let parts = format!("experts of {}, dense {}", args.expert_size, args.dense);
+            format!(", {layers} layers, {used} of {experts} {parts}, align {}, {routing}", args.align)
         }
         Workload::LockWait(args) => format!(", pauses of {} ms", args.pause_ms),
         Workload::SharedDirty(args) => {

@@ -28,8 +28,12 @@ use crate::programs::Programs;
 use crate::progress::Progress;
 use crate::record::{Counts, Record};
 use crate::report::{Report, Skipped};
+use crate::routing::Routing;
 use crate::tune::{self, Worth};
 use crate::watch::{self, Task, Watched};
+
+/// The file of the routing, in the scratch directory.
+const ROUTING: &str = "routing";
 
 /// Everything that the runs of one session share.
 struct Session<'a> {
@@ -40,6 +44,8 @@ struct Session<'a> {
     scratch: TempDir,
     device: Option<Device>,
     interrupt: Interrupt,
+    /// The experts that tokens use, where the workload has any; the worker reads it from a file.
+    routing: Option<Routing>,
 }
 
 impl<'a> Session<'a> {
@@ -47,13 +53,17 @@ impl<'a> Session<'a> {
     fn begin(workload: &'a Workload, engines: &[Engine], progress: &mut Progress) -> Result<Self> {
         let programs = Programs::find()?;
         let interrupt = Interrupt::install()?;
+        let routing = routing_of(workload)?;
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let dir = workload.common().dir.as_deref();
         let files = DataFiles::prepare(dir, workload.files(), workload.file_size(), seed)?;
         let device = usable_device(files.dir(), workload, engines)?;
         files.write(&interrupt, progress)?;
         let scratch = scratch_dir(files.dir())?;
-        Ok(Self { workload, programs, files, scratch, device, interrupt })
+        if let Some(routing) = &routing {
+            routing.write(&scratch.path().join(ROUTING))?;
+        }
+        Ok(Self { workload, programs, files, scratch, device, interrupt, routing })
     }
 }
 
@@ -160,6 +170,19 @@ fn usable_device(dir: &Path, workload: &Workload, engines: &[Engine]) -> Result<
     }
 }
 
+/// The experts that tokens use: from a file, or drawn. They are recorded if that is asked for.
+fn routing_of(workload: &Workload) -> Result<Option<Routing>> {
+    let Workload::Moe(args) = workload else { return Ok(None) };
+    let routing = match &args.routing {
+        Some(path) => Routing::read(path, args.model)?,
+        None => Routing::generate(args.model, args.recipe()),
+    };
+    if let Some(path) = &args.record {
+        routing.write(path)?;
+    }
+    Ok(Some(routing))
+}
+
 fn scratch_dir(fallback: &Path) -> Result<TempDir> {
     let mut builder = tempfile::Builder::new();
     builder.prefix("elbowroom-lab-");
@@ -264,6 +287,9 @@ impl Session<'_> {
         for (name, value) in self.workload.worker_options(engine) {
             option(name, value.into());
         }
+        if self.routing.is_some() {
+            option("--routing", self.scratch.path().join(ROUTING).into());
+        }
         if engine.kind == Kind::Soft {
             option("--soft-memory", self.workload.memory().bytes().to_string().into());
             option("--soft-ablate", engine.off().into());
@@ -285,7 +311,7 @@ impl Session<'_> {
     ) -> Record {
         let Turn { engine, run, in_detail } = turn;
         let board = &watched.board;
-        let chunked = Chunked::of(self.workload, engine.kind, board);
+        let chunked = Chunked::of(self.workload, self.routing.as_ref(), engine.kind, board);
         let reads_only = matches!(self.workload, Workload::RandomRead(_));
         let of_stats = |key: &str| stats.as_ref().and_then(|stats| stats.get(key)?.as_u64());
         Record {
@@ -295,7 +321,7 @@ impl Session<'_> {
             killed_at_bound: watched.killed,
             measured_seconds: watched.time.as_secs_f64(),
             pages_in_time: watched.pages_in_time,
-            pages_per_round: self.workload.file_size().pages(),
+            pages_per_round: self.workload.pages_per_round(),
             pages_total: board.total(SLOT_PAGES),
             rounds_completed: board.total(SLOT_ROUNDS),
             first_pass_seconds: board

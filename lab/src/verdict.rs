@@ -21,7 +21,8 @@ pub enum Direction {
 }
 
 /// Counts of which less is better, and their like.
-const LESS: [&str; 16] = [
+const LESS: [&str; 17] = [
+    "device_read_bytes_per_token",
     "retry_io_miss",
     "faults",
     "faults_per_page",

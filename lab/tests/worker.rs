@@ -10,6 +10,7 @@ use elbowroom_lab::board::{
     PASSES_NS, SLOT_ANONYMOUS, SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
 };
 use elbowroom_lab::chunks::DEPTHS;
+use elbowroom_lab::routing::{Model, Weights};
 use elbowroom_lab::{PAGE_BYTES, WRONG_CONTENT_STATUS, content};
 use tempfile::TempDir;
 
@@ -277,6 +278,59 @@ fn chunks_are_read_whole_by_each_way_and_each_is_timed() {
                 assert!(asked.iter().all(|count| *count > 10), "{asked:?}");
             }
         }
+    }
+}
+
+/// A model of 2 layers, each with dense weights of 4 pages and 3 experts of 2, for the worker.
+fn moe(routing: &Path) -> Vec<&str> {
+    let model = ["moe", "--layers", "2", "--experts", "3", "--used", "2", "--align", "32", "--order", "1"];
+    let sizes = ["--expert-bytes", "8192", "--dense-bytes", "16384"];
+    [&model as &[&str], &sizes, &["--routing", routing.to_str().unwrap()]].concat()
+}
+
+#[test]
+fn a_token_reads_the_dense_weights_and_the_experts_that_it_uses() {
+    // A head of up to 1 MiB is before the first part.
+    let dir = make_files_of(1, PAGES_OF_PARTS);
+    let routing = dir.path().join("routing");
+    fs::write(&routing, "0 1\n1 2\n2 0\n0 1\n").unwrap();
+    for way in WAYS {
+        let workload: Vec<&str> = [&moe(&routing), way].concat();
+        let board = ran(dir.path(), 2, &workload, |board| board.total(SLOT_PAGES) > 100);
+        if way.contains(&"direct") {
+            continue;
+        }
+        // 2 layers of 4 pages and 2 experts of 2 pages.
+        let (tokens, pages) = (board.total(SLOT_ROUNDS), board.total(SLOT_PAGES));
+        assert!(
+            (16 * tokens..=16 * (tokens + 1)).contains(&pages),
+            "{way:?}: {tokens} tokens, {pages} pages"
+        );
+        assert_eq!(board.operations().unwrap().count, tokens, "{way:?}");
+    }
+    fs::write(&routing, "0 1\n1 3\n").unwrap();
+    let (output, _) = work(dir.path(), 2, &moe(&routing), 0.3);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("line 2: \"3\""), "{output:?}");
+}
+
+#[test]
+fn only_experts_that_are_used_are_read() {
+    let model = Model { layers: 2, experts: 3, used: 2 };
+    let weights = Weights { expert_bytes: 8192, dense_bytes: 16384 };
+    let layout = model.layout(weights, 4096, 1);
+    let page = |chunk: u64| layout.bytes(chunk).start / PAGE_BYTES;
+    for (chunk, is_read) in [(model.dense(1), true), (model.expert(1, 2), true), (model.expert(0, 2), false)]
+    {
+        let dir = make_files_of(1, PAGES_OF_PARTS);
+        corrupt(dir.path(), 0, page(chunk));
+        let routing = dir.path().join("routing");
+        fs::write(&routing, "0 1\n1 2\n").unwrap();
+        let mut workload = moe(&routing);
+        workload.iter_mut().filter(|word| **word == "32").for_each(|word| *word = "4096");
+        let (output, _) = work(dir.path(), 2, &workload, if is_read { 60.0 } else { 0.3 });
+        let status = if is_read { i32::from(WRONG_CONTENT_STATUS) } else { 0 };
+        assert_eq!(output.status.code(), Some(status), "chunk {chunk}: {output:?}");
     }
 }
 

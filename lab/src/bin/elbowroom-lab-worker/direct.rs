@@ -102,9 +102,7 @@ impl Reader<'_> {
             for (at, page) in (place.start / PAGE_BYTES..place.end / PAGE_BYTES).enumerate() {
                 let (got, expected) = (memory.stamp_at(at as u64), content::stamp(self.common.seed, 0, page));
                 if got != expected {
-                    return Err(Stop::Wrong(format!(
-                        "wrong content: file 0, page {page} starts with {got:#018x}, {expected:#018x} expected"
-                    )));
+                    return Err(Stop::wrong_page(0, page, got, expected));
                 }
             }
             read_bytes.fetch_add(len, Ordering::Relaxed);

@@ -25,6 +25,7 @@ mod ground;
 mod io_retry;
 mod lock_wait;
 mod memory;
+mod moe;
 mod own_memory;
 mod random_read;
 mod random_write;
@@ -39,6 +40,7 @@ mod verify;
 use chunks::ChunksArgs;
 use file_map_churn::Round;
 use ground::{Ground, HoldTimes};
+use moe::MoeArgs;
 use tally::Outcome;
 
 #[derive(Parser)]
@@ -119,6 +121,13 @@ enum Mode {
         common: CommonArgs,
         #[command(flatten)]
         chunks: ChunksArgs,
+    },
+    /// All threads read the dense weights and the used experts of each layer together
+    Moe {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(flatten)]
+        moe: MoeArgs,
     },
     /// Changes pages of its own memory at random, and verifies each
     Hold {
@@ -262,6 +271,7 @@ fn run(mode: Mode) -> Result<Outcome> {
             common.on_ground(|ground| lock_wait::run(&common, ground, pause))
         }
         Mode::Chunks { common, chunks } => common.on_ground(|ground| chunks::run(&common, ground, &chunks)),
+        Mode::Moe { common, moe } => common.on_ground(|ground| moe::run(&common, ground, &moe)),
         Mode::Hold { bytes, until } => own_memory::hold(bytes, &until),
         Mode::Quiet { bytes, go, seconds } => {
             own_memory::quiet(bytes, &go, Duration::try_from_secs_f64(seconds).context("--seconds")?)

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use elbowroom_lab::board::{CACHE_HITS, CACHE_MISSES};
 use elbowroom_lab::chunks::Layout;
 use elbowroom_lab::{PAGE_BYTES, content};
@@ -52,6 +52,8 @@ impl<'a> Source<'a> {
         way: Way,
         cache_bytes: u64,
     ) -> Result<Self> {
+        let end = layout.end();
+        ensure!(end <= common.file_bytes, "the chunks need a file of {end} bytes, not {}", common.file_bytes);
         let bytes = match way {
             Way::Cache => Bytes::Cached(Cache::open(&common.file(0), layout, cache_bytes)?),
             _ => {
@@ -101,8 +103,8 @@ impl<'a> Source<'a> {
         }
     }
 
-    /// Reads a word of each cache line of a part of a chunk, in order, compares each with what it must be, and
-    /// counts the pages. The part is in bytes from the chunk's beginning, a multiple of 8.
+    /// Reads a word of each cache line of a part of a chunk, in order, compares each with what it must be,
+    /// and counts the pages. The part is in bytes from the chunk's beginning, a multiple of 8.
     pub fn read(
         &self,
         counter: &Counter<'_>,
@@ -141,9 +143,10 @@ impl<'a> Source<'a> {
                 let got = word_at(offset)?;
                 let expected = content::word_of(stamp, offset % PAGE_BYTES / 8);
                 if got != expected {
+                    let byte = offset % PAGE_BYTES;
                     return Err(Stop::Wrong(format!(
-                        "wrong content: file 0, page {page}, byte {} has {got:#018x}, {expected:#018x} expected",
-                        offset % PAGE_BYTES
+                        "wrong content: file 0, page {page}, byte {byte} has {got:#018x}, \
+                         {expected:#018x} expected"
                     )));
                 }
                 offset = (offset / LINE_BYTES + 1) * LINE_BYTES;
