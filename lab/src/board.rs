@@ -40,7 +40,14 @@ pub const FAULTS_MINOR: usize = 9;
 /// Header word: the same, with I/O. The kernel also counts faults here that it had to try again, as it does
 /// for each that a userfaultfd serves.
 pub const FAULTS_MAJOR: usize = 10;
-const HEADER_WORDS: usize = 16;
+/// Header word: chunks that the worker's own cache had when they were wanted.
+pub const CACHE_HITS: usize = 11;
+/// Header word: those that it had not.
+pub const CACHE_MISSES: usize = 12;
+/// First of the header words, one for each of [`crate::chunks::DEPTHS`], with the bytes per second that the
+/// engine `device` has read at that depth.
+pub const DEPTH_RATES: usize = 13;
+const HEADER_WORDS: usize = 24;
 /// First word of the bystander's histogram.
 pub const BYSTANDER: usize = HEADER_WORDS;
 /// First word of the histogram of operations.
@@ -133,6 +140,11 @@ impl BoardReading {
     /// The sum of one slot word over all threads.
     pub fn total(&self, slot_word: usize) -> u64 {
         (0..self.threads).map(|thread| self.words[slot(thread) + slot_word]).sum()
+    }
+
+    /// One slot word of each thread.
+    pub fn of_threads(&self, slot_word: usize) -> impl Iterator<Item = u64> {
+        (0..self.threads).map(move |thread| self.words[slot(thread) + slot_word])
     }
 
     /// The largest of one slot word over all threads, `None` while it is 0 for any of them.

@@ -4,17 +4,19 @@ mod args;
 
 use std::path::PathBuf;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use clap::{Args, Subcommand, ValueEnum};
 use serde::Serialize;
 
 pub use self::args::{
-    Advice, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, Pattern, RandomReadArgs, RepeatArgs,
-    SharedDirtyArgs, Start, TurnArgs,
+    Advice, ChunksArgs, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, MoeArgs, Pattern,
+    RandomReadArgs, RepeatArgs, SharedDirtyArgs, Start, TurnArgs,
 };
 pub(crate) use self::args::{default, seconds, threads};
 use crate::bench::cli::LibraryBench;
+use crate::chunks::Layout;
 use crate::engine::{self, Engine, Kind};
+use crate::routing::Model;
 use crate::seeds::SeedsArgs;
 use crate::size::Size;
 use crate::tree::{self, cli::TreeArgs};
@@ -32,6 +34,8 @@ cyclic             the same; what counts are the passes after the first
 shared-dirty       one thread stores to every page of a shared mapping, whose file is in memory
 file-map-churn     many threads map, touch and unmap parts of one file, as fast as they can
 uptodate-wait      many threads read the same cold pages of one file at the same time
+chunks             threads read whole chunks of 4 KiB to 15 MiB at random places of one file
+moe                a model of experts: each token reads the dense weights and some experts of each layer
 lock-wait          threads fault with reads outstanding, while others map, protect and unmap
 
 Of the library alone, in the lab's own process:
@@ -58,6 +62,9 @@ tree               trees of processes under one budget: Python workers, make, co
 const MAX_THREADS: usize = 10_000;
 /// The smallest budget with which Elbowroom works, and so the smallest that can be compared.
 const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
+
+/// What a program with a cache of its own needs beside it, in bytes; and a thirty-second of the budget.
+const OWN_BYTES: u64 = 4 << 20;
 
 const IO_RETRY_EXAMPLES: &str = "Examples:
   elbowroom lab run io-retry --threads 100 --memory 240M --kernel-readahead 128K
@@ -88,6 +95,17 @@ const UPTODATE_EXAMPLES: &str = "Examples:
 const LOCK_WAIT_EXAMPLES: &str = "Examples:
   elbowroom lab run lock-wait --threads 40 --kernel-readahead 128K
   elbowroom lab run lock-wait --engines soft-vma_locks,soft --json lock-wait.json";
+
+const CHUNKS_EXAMPLES: &str = "Examples:
+  elbowroom lab run chunks --kernel-readahead 128K
+  elbowroom lab run chunks --chunk 300K-15M --threads 1 --file-size 4G --memory 1G
+  elbowroom lab run chunks --chunk 4K --threads 16 --engines kernel-random,cache,elbowroom,device
+  elbowroom lab run chunks --chunk 15M --threads 2 --together --skew 0.8 --align 32 --json chunks.json";
+
+const MOE_EXAMPLES: &str = "Examples:
+  elbowroom lab run moe --kernel-readahead 128K
+  elbowroom lab run moe --layers 12 --experts 32 --used 4 --expert-size 8860K --memory 800M
+  elbowroom lab run moe --record routing.txt && elbowroom lab run moe --routing routing.txt --memory 512M";
 
 const SEEDS_EXAMPLES: &str = "Examples:
   elbowroom lab seeds --json seeds.json -o report.html
@@ -248,8 +266,29 @@ pub enum Workload {
         mut_arg("engines", default(LOCK_WAIT_ENGINES)),
     )]
     LockWait(LockWaitArgs),
+    /// Threads read whole chunks at random places of one file
+    #[command(
+        after_help = CHUNKS_EXAMPLES,
+        mut_arg("threads", threads("8", CHUNKS_THREADS)),
+        mut_arg("file_size", default("1GiB")),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default(CHUNK_ENGINES)),
+    )]
+    Chunks(ChunksArgs),
+    /// A model of experts that is larger than memory: each token reads the dense weights and some experts of
+    /// each layer
+    #[command(
+        after_help = MOE_EXAMPLES,
+        mut_arg("threads", threads("2", "How many threads read each part of the model together")),
+        mut_arg("file_size", |arg| arg.hide(true)),
+        mut_arg("memory", default("260M")),
+        mut_arg("engines", default(CHUNK_ENGINES)),
+    )]
+    Moe(MoeArgs),
 }
 
+const CHUNKS_THREADS: &str = "How many threads read chunks, each its own, or all the same with --together";
+const CHUNK_ENGINES: &str = "kernel,kernel-random,kernel-willneed,cache,elbowroom,device";
 const DIRTY_THREADS: &str = "How many threads: one stores, the others map, read and unmap parts of another \
                              file, a quarter of the time while nobody stores";
 const CHURN_ENGINES: &str = "kernel,elbowroom-narrow_file_lock,elbowroom,soft-narrow_file_lock,soft";
@@ -298,6 +337,8 @@ impl Workload {
             Self::FileMapChurn(_) => "file-map-churn",
             Self::UptodateWait(_) => "uptodate-wait",
             Self::LockWait(_) => "lock-wait",
+            Self::Chunks(_) => "chunks",
+            Self::Moe(_) => "moe",
         }
     }
 
@@ -320,6 +361,8 @@ impl Workload {
             | Self::Scan(common)
             | Self::Cyclic(common)
             | Self::LockWait(LockWaitArgs { common, .. })
+            | Self::Chunks(ChunksArgs { common, .. })
+            | Self::Moe(MoeArgs { common, .. })
             | Self::UptodateWait(common) => common,
         }
     }
@@ -356,10 +399,21 @@ impl Workload {
 
     /// The size of each file.
     pub fn file_size(&self) -> Size {
+        if let (Self::Moe(_), Some(layout)) = (self, self.layout()) {
+            return Size::from_bytes(layout.end());
+        }
         self.common().file_size.unwrap_or_else(|| {
             let budget = self.memory().bytes().next_multiple_of(PAGE_BYTES);
             Size::from_bytes(budget.saturating_mul(8))
         })
+    }
+
+    /// How many pages a round has: a pass over a file, or a token.
+    pub(crate) fn pages_per_round(&self) -> u64 {
+        match self {
+            Self::Moe(args) => args.model.pages_per_token(args.weights()),
+            _ => self.file_size().pages(),
+        }
     }
 
     /// Whether runs in which it is measured how long locks are held, which is not free, belong to it.
@@ -392,7 +446,63 @@ impl Workload {
             ],
             Self::SharedDirty(args) => vec![("--start", option_name(args.start))],
             Self::LockWait(args) => vec![("--pause-ms", args.pause_ms.to_string())],
+            Self::Chunks(args) => {
+                let mut options = vec![
+                    ("--chunk", args.chunk.to_string()),
+                    ("--align", args.align.bytes().to_string()),
+                    ("--skew", args.skew.to_string()),
+                    ("--order", args.seed.to_string()),
+                ];
+                if args.together {
+                    options.push(("--together", "true".into()));
+                }
+                options.extend(self.reading_options(engine.kind));
+                options
+            }
+            Self::Moe(args) => {
+                let Model { layers, experts, used } = args.model;
+                let mut options = vec![
+                    ("--layers", layers.to_string()),
+                    ("--experts", experts.to_string()),
+                    ("--used", used.to_string()),
+                    ("--expert-bytes", args.expert_size.bytes().to_string()),
+                    ("--dense-bytes", args.dense.bytes().to_string()),
+                    ("--align", args.align.bytes().to_string()),
+                    ("--order", args.seed.to_string()),
+                ];
+                options.extend(self.reading_options(engine.kind));
+                options
+            }
             Self::Scan(_) | Self::Cyclic(_) | Self::UptodateWait(_) => Vec::new(),
+        }
+    }
+
+    /// How the worker reads chunks.
+    fn reading_options(&self, kind: Kind) -> [(&'static str, String); 2] {
+        let way = match kind {
+            Kind::KernelRandom => "random",
+            Kind::KernelWillneed => "willneed",
+            Kind::Cache => "cache",
+            Kind::Device => "direct",
+            _ => "mapped",
+        };
+        [("--way", way.into()), ("--cache-bytes", self.cache_bytes().to_string())]
+    }
+
+    /// What of the budget the engine `cache` has for chunks; the rest is for the program itself.
+    pub(crate) fn cache_bytes(&self) -> u64 {
+        let memory = self.memory().bytes();
+        memory.saturating_sub(OWN_BYTES + memory / 32)
+    }
+
+    /// The chunks of the file, where the workload is of chunks.
+    pub(crate) fn layout(&self) -> Option<Layout> {
+        match self {
+            Self::Chunks(args) => {
+                Layout::fill(self.file_size().bytes(), args.chunk, args.align.bytes(), args.seed)
+            }
+            Self::Moe(args) => Some(args.model.layout(args.weights(), args.align.bytes(), args.seed)),
+            _ => None,
         }
     }
 
@@ -402,6 +512,15 @@ impl Workload {
             Self::RandomRead(_) | Self::RandomWrite(_) => {
                 &[Kind::Kernel, Kind::KernelRandom, Kind::Elbowroom, Kind::Soft]
             }
+            Self::Chunks(_) | Self::Moe(_) => &[
+                Kind::Kernel,
+                Kind::KernelRandom,
+                Kind::KernelWillneed,
+                Kind::Cache,
+                Kind::Elbowroom,
+                Kind::Soft,
+                Kind::Device,
+            ],
             _ => &[Kind::Kernel, Kind::Elbowroom, Kind::Soft],
         }
     }
@@ -473,8 +592,73 @@ impl Workload {
                     "threads map parts of 1M of the file: --file-size must be at least that"
                 );
             }
+            Self::Chunks(args) => {
+                check_align(args.align)?;
+                ensure!(args.chunk.least.bytes() >= PAGE_BYTES, "--chunk must be at least 4K");
+                check_skew(args.skew)?;
+                self.check_layout()?;
+            }
+            Self::Moe(args) => {
+                check_align(args.align)?;
+                check_skew(args.skew)?;
+                check_model(args)?;
+                self.check_layout()?;
+            }
             _ => {}
         }
+        Ok(())
+    }
+}
+
+/// Fails unless an alignment is one of chunks.
+fn check_align(align: Size) -> Result<()> {
+    ensure!(
+        align.bytes().is_power_of_two() && (32..=PAGE_BYTES).contains(&align.bytes()),
+        "--align must be a power of two from 32 to 4K"
+    );
+    Ok(())
+}
+
+/// Fails unless there can be such a model, and such a routing.
+fn check_model(args: &MoeArgs) -> Result<()> {
+    let Model { layers, experts, used } = args.model;
+    ensure!((1..=1000).contains(&layers), "--layers must be from 1 to 1000");
+    ensure!((1..=1000).contains(&experts), "--experts must be from 1 to 1000");
+    ensure!((1..=experts).contains(&used), "--used must be from 1 to --experts");
+    for (name, size) in [("--expert-size", args.expert_size), ("--dense", args.dense)] {
+        let is_whole = size.bytes().is_multiple_of(PAGE_BYTES);
+        ensure!(
+            is_whole && (PAGE_BYTES..=1 << 30).contains(&size.bytes()),
+            "{name} must be whole pages of 4 KiB, at least one and at most 1G"
+        );
+    }
+    ensure!((0.0..1.0).contains(&args.locality), "--locality must be from 0 to less than 1");
+    ensure!((1..=1_000_000).contains(&args.tokens), "--tokens must be from 1 to 1000000");
+    ensure!(
+        args.common.file_size.is_none(),
+        "the file is as large as the model: give --layers, --experts, --expert-size and --dense, and leave \
+         --file-size out"
+    );
+    Ok(())
+}
+
+/// Fails unless a skew is one that gives a distribution.
+fn check_skew(skew: f64) -> Result<()> {
+    ensure!((0.0..=10.0).contains(&skew), "--skew must be from 0 to 10");
+    Ok(())
+}
+
+impl Workload {
+    /// Fails unless there are chunks, and the budget has room for some of them.
+    fn check_layout(&self) -> Result<()> {
+        let layout = self.layout().context("no chunk fits into the file: raise --file-size")?;
+        let largest = layout.largest();
+        let is_cached = self.engines().iter().any(|engine| engine.kind == Kind::Cache);
+        ensure!(
+            !is_cached || self.cache_bytes() >= 2 * (largest + 2 * PAGE_BYTES),
+            "the engine cache needs room for two chunks of {}: raise --memory, or leave it out",
+            Size::from_bytes(largest)
+        );
         Ok(())
     }
 }
@@ -517,7 +701,7 @@ mod tests {
     fn improvements_that_are_off_are_engines_of_every_workload() {
         for name in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
             .into_iter()
-            .chain(["file-map-churn", "uptodate-wait", "lock-wait"])
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe"])
         {
             let line =
                 format!("lab run {name} --engines kernel,elbowroom-vma_locks,elbowroom,soft-vma_locks");
@@ -529,6 +713,19 @@ mod tests {
             let by_default = parse(&format!("lab run {name}")).unwrap();
             assert!(by_default.engines().len() >= 2 && by_default.engines()[0].is_kernel(), "{name}");
         }
+    }
+
+    #[test]
+    fn a_model_is_four_budgets_large_and_its_parts_follow_each_other() {
+        let workload = parse("lab run moe").unwrap();
+        let (file, memory) = (workload.file_size().bytes(), workload.memory().bytes());
+        assert!((3 * memory..=4 * memory + (2 << 20)).contains(&file), "{file}");
+        // 16 layers of dense weights and 8 experts, of 1 MiB each.
+        assert_eq!(workload.pages_per_round(), 16 * 9 * 256);
+        let layout = workload.layout().unwrap();
+        assert!(layout.count() == 16 * 65 && layout.end() <= file);
+        let small = parse("lab run moe --layers 2 --experts 4 --used 1 --align 32").unwrap();
+        assert_eq!((small.files(), small.layout().unwrap().count()), (1, 10));
     }
 
     #[test]
@@ -568,6 +765,22 @@ mod tests {
             "lock-wait --threads 3",
             "lock-wait --pause-ms 1001",
             "lock-wait --file-size 4K",
+            "chunks --chunk 15M-300K",
+            "chunks --chunk 1K",
+            "chunks --align 48",
+            "chunks --skew -1",
+            "chunks --chunk 4M --file-size 1M",
+            "chunks --chunk 200M",
+            "chunks --engines cache-vma_locks",
+            "io-retry --engines cache",
+            "moe --used 65",
+            "moe --layers 0",
+            "moe --expert-size 1000",
+            "moe --dense 0",
+            "moe --locality 1",
+            "moe --file-size 1G",
+            "moe --routing F --skew 1",
+            "moe --memory 16M --expert-size 8M",
             "swap",
         ] {
             assert!(parse(&format!("lab run {wrong}")).is_err(), "{wrong}");

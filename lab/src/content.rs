@@ -21,10 +21,16 @@ pub fn fill_page(page_bytes: &mut [u8], seed: u64, file: u64, page: u64) {
     assert_eq!(page_bytes.len() as u64, PAGE_BYTES);
     let first = stamp(seed, file, page);
     for (index, word) in page_bytes.as_chunks_mut::<8>().0.iter_mut().enumerate() {
-        // The first word must be the stamp itself, which readers compare with.
-        let value = if index == 0 { first } else { mix(first.wrapping_add(index as u64)) };
-        *word = value.to_le_bytes();
+        *word = word_of(first, index as u64).to_le_bytes();
     }
+}
+
+/// Any eight bytes of a page, as a little-endian number: by the page's stamp, and how many words stand before
+/// them.
+#[inline]
+pub fn word_of(stamp: u64, index: u64) -> u64 {
+    // The first word must be the stamp itself, which readers compare with.
+    if index == 0 { stamp } else { mix(stamp.wrapping_add(index)) }
 }
 
 /// The finalizer of splitmix64: a bijection on 64 bits in which every input bit moves every output bit.
@@ -55,6 +61,12 @@ impl PageDice {
         self.state = self.state.wrapping_add(0x9e37_79b9_7f4a_7c15);
         ((u128::from(mix(self.state)) * u128::from(pages)) >> 64) as u64
     }
+}
+
+/// A number from 0 to 1, evenly spread, 1 excluded.
+pub fn share(dice: &mut PageDice) -> f64 {
+    const STEPS: u64 = 1 << 53;
+    dice.next_below(STEPS) as f64 / STEPS as f64
 }
 
 #[cfg(test)]

@@ -14,6 +14,8 @@ pub enum Kind {
     Kernel,
     /// Linux, told by MADV_RANDOM that access is random.
     KernelRandom,
+    /// Linux, told by MADV_WILLNEED of each chunk before it is read.
+    KernelWillneed,
     /// Linux, told by MADV_HUGEPAGE to use pages of 2 MiB.
     KernelHuge,
     /// The worker under `elbowroom run`.
@@ -28,12 +30,17 @@ pub enum Kind {
     Host,
     /// Linux, with all memory that there is.
     Plain,
+    /// A cache of whole chunks in the program itself, by direct reads, in a memory control group.
+    Cache,
+    /// The disk alone: direct reads, and nothing is kept.
+    Device,
 }
 
 impl Kind {
     /// A name that begins with another one comes first.
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 12] = [
         Self::KernelRandom,
+        Self::KernelWillneed,
         Self::KernelHuge,
         Self::Kernel,
         Self::ElbowroomForkKernel,
@@ -42,6 +49,8 @@ impl Kind {
         Self::Soft,
         Self::Host,
         Self::Plain,
+        Self::Cache,
+        Self::Device,
     ];
 
     /// As the command line has it.
@@ -49,6 +58,7 @@ impl Kind {
         match self {
             Self::Kernel => "kernel",
             Self::KernelRandom => "kernel-random",
+            Self::KernelWillneed => "kernel-willneed",
             Self::KernelHuge => "kernel-huge",
             Self::Elbowroom => "elbowroom",
             Self::ElbowroomLarge => "elbowroom-large",
@@ -56,6 +66,8 @@ impl Kind {
             Self::Soft => "soft",
             Self::Host => "host",
             Self::Plain => "plain",
+            Self::Cache => "cache",
+            Self::Device => "device",
         }
     }
 
@@ -66,6 +78,7 @@ impl Kind {
                 "Linux; in a control group with the budget as its limit where the workload says so"
             }
             Self::KernelRandom => "Linux, told by MADV_RANDOM that access is random",
+            Self::KernelWillneed => "Linux, told by MADV_WILLNEED of each chunk before it is read",
             Self::KernelHuge => "Linux, told by MADV_HUGEPAGE to use pages of 2 MiB",
             Self::Elbowroom => "an unmodified program under elbowroom run: real pointers, by userfaultfd",
             Self::ElbowroomLarge => "elbowroom with only the large blocks of the heap managed (--heap large)",
@@ -75,6 +88,10 @@ impl Kind {
                 "the library with real pointers, by userfaultfd, in one process with the lab's threads"
             }
             Self::Plain => "Linux with all memory that there is: no budget, no control group",
+            Self::Cache => {
+                "a cache of the program's own, in a control group: whole chunks, LRU, parallel direct reads"
+            }
+            Self::Device => "direct reads of the same chunks at the best of 4 depths, and nothing is kept",
         }
     }
 
@@ -89,7 +106,18 @@ impl Kind {
 
     /// Whether the kernel pages.
     pub fn is_kernel(self) -> bool {
-        matches!(self, Self::Kernel | Self::KernelRandom | Self::KernelHuge | Self::Plain)
+        use Kind::{Kernel, KernelHuge, KernelRandom, KernelWillneed, Plain};
+        matches!(self, Kernel | KernelRandom | KernelWillneed | KernelHuge | Plain)
+    }
+
+    /// Whether Elbowroom pages.
+    pub fn is_ours(self) -> bool {
+        !self.is_kernel() && !matches!(self, Self::Cache | Self::Device)
+    }
+
+    /// Whether a worker of it runs in a memory control group.
+    pub fn is_grouped(self) -> bool {
+        self.is_kernel() && self != Self::Plain || self == Self::Cache
     }
 }
 
@@ -118,6 +146,11 @@ impl Engine {
     /// Whether the kernel pages.
     pub fn is_kernel(self) -> bool {
         self.kind.is_kernel()
+    }
+
+    /// Whether Elbowroom pages.
+    pub fn is_ours(self) -> bool {
+        self.kind.is_ours()
     }
 
     /// Whether nothing of it is off.
@@ -153,8 +186,9 @@ impl FromStr for Engine {
         let ablation = Ablation::without(&off.replace('-', ",")).map_err(|error| anyhow!(error))?;
         let engine = Self { kind, ablation };
         ensure!(
-            engine.is_whole() || !kind.is_kernel(),
-            "the kernel has none of Elbowroom's improvements, so none can be off"
+            engine.is_whole() || kind.is_ours(),
+            "{} has none of Elbowroom's improvements, so none can be off",
+            kind.name()
         );
         Ok(engine)
     }
@@ -169,7 +203,7 @@ impl Serialize for Engine {
 /// The pairs in which one is before and one after: of each engine with all that it has, after the kernel, and
 /// after itself without an improvement.
 pub fn before_and_after(engines: &[Engine]) -> Vec<(Engine, Engine)> {
-    let ours = engines.iter().filter(|engine| engine.is_whole() && !engine.is_kernel());
+    let ours = engines.iter().filter(|engine| engine.is_whole() && engine.is_ours());
     let is_before = |before: &Engine, after: &Engine| {
         before.kind == Kind::Kernel || before.kind == after.kind && !before.is_whole()
     };
@@ -179,11 +213,13 @@ pub fn before_and_after(engines: &[Engine]) -> Vec<(Engine, Engine)> {
     .collect()
 }
 
-/// Who is compared with whom, ours first: each of ours with all that it has, beside each of the kernel's and
-/// beside itself without an improvement.
+/// Who is compared with whom, ours first: each of ours with all that it has, beside each of the kernel's,
+/// beside a cache of the program's own, and beside itself without an improvement.
 pub fn compared(engines: &[Engine]) -> Vec<(Engine, Engine)> {
-    let ours = engines.iter().filter(|engine| engine.is_whole() && !engine.is_kernel());
-    let is_base = |base: &Engine, ours: &Engine| base.is_kernel() || base.kind == ours.kind && base != ours;
+    let ours = engines.iter().filter(|engine| engine.is_whole() && engine.is_ours());
+    let is_base = |base: &Engine, ours: &Engine| {
+        base.is_kernel() || base.kind == Kind::Cache || base.kind == ours.kind && base != ours
+    };
     ours.flat_map(|ours| {
         let bases = engines.iter().filter(move |base| is_base(base, ours));
         bases.map(|base| (*ours, *base))
@@ -237,7 +273,10 @@ mod tests {
         for name in [
             "kernel",
             "kernel-random",
+            "kernel-willneed",
             "kernel-huge",
+            "cache",
+            "device",
             "elbowroom-large",
             "elbowroom-fork-kernel",
             "elbowroom",
@@ -275,13 +314,13 @@ mod tests {
 
     #[test]
     fn ours_are_beside_the_kernels_and_beside_themselves_and_each_is_explained() {
-        let engines = ["plain", "kernel", "elbowroom-vma_locks", "elbowroom", "soft"]
+        let engines = ["plain", "kernel", "elbowroom-vma_locks", "cache", "elbowroom", "device"]
             .map(|name| name.parse::<Engine>().unwrap());
         let pairs: Vec<_> = compared(&engines).iter().map(|(ours, base)| format!("{ours}/{base}")).collect();
         let own = "elbowroom/elbowroom-vma_locks";
-        assert_eq!(pairs, ["elbowroom/plain", "elbowroom/kernel", own, "soft/plain", "soft/kernel"]);
+        assert_eq!(pairs, ["elbowroom/plain", "elbowroom/kernel", own, "elbowroom/cache"]);
         let legend = legend(&engines);
-        for kind in ["plain: ", "kernel: ", "elbowroom: ", "soft: ", "without it"] {
+        for kind in ["plain: ", "kernel: ", "elbowroom: ", "cache: ", "device: ", "without it"] {
             assert!(legend.contains(kind), "{kind}: {legend}");
         }
         assert!(!legend.contains("host"), "{legend}");
@@ -298,6 +337,7 @@ mod tests {
             ("kernel-vma_locks", "none can be off"),
             ("kernel-random-vma_locks", "none can be off"),
             ("kernel-huge-vma_locks", "none can be off"),
+            ("cache-vma_locks", "none can be off"),
         ] {
             let error = format!("{:#}", wrong.parse::<Engine>().unwrap_err());
             assert!(error.contains(said), "{wrong}: {error}");

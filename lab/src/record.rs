@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::PAGE_BYTES;
+use crate::chunked::Chunked;
 use crate::engine::{Engine, Kind};
 use crate::histogram::Latency;
 use crate::load::Load;
@@ -66,6 +67,18 @@ pub struct Record {
     pub operations: Option<Latency>,
     /// The same while nobody stored.
     pub idle_operations: Option<Latency>,
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// In workloads of chunks.
+    #[serde(flatten)]
+    pub chunked: Option<Chunked>,
+    /// All of Elbowroom's statistics.
+    pub engine_stats: Option<Value>,
+}
+
+/// What some workloads count beside pages; 0 in others.
+#[derive(Debug, Clone, Copy, Default, Serialize)]
+pub struct Counts {
     /// Whole passes that were timed, and how long they took together.
     pub passes: u64,
     pub passes_ns: u64,
@@ -77,8 +90,6 @@ pub struct Record {
     /// again is a major one, as are all that a userfaultfd serves.
     pub thread_faults_minor: u64,
     pub thread_faults_major: u64,
-    /// All of Elbowroom's statistics.
-    pub engine_stats: Option<Value>,
 }
 
 /// How a figure is shown.
@@ -88,6 +99,7 @@ pub enum Unit {
     Nanoseconds,
     Bytes,
     GigabytesPerSecond,
+    MegabytesPerSecond,
     Count,
     Ratio,
     Percent,
@@ -105,6 +117,7 @@ impl Unit {
             Self::Bytes if value < 10.0 * 1024.0 * 1024.0 => format!("{:.1} KiB", value / 1024.0),
             Self::Bytes => format!("{:.1} MiB", value / 1_048_576.0),
             Self::GigabytesPerSecond => format!("{value:.3} GB/s"),
+            Self::MegabytesPerSecond => format!("{value:.0} MB/s"),
             Self::Count => format!("{value:.0}"),
             Self::Ratio if value != 0.0 && value.abs() < 0.01 => format!("{value:.6}"),
             Self::Ratio if value != 0.0 && value.abs() < 0.1 => format!("{value:.4}"),
@@ -179,7 +192,7 @@ fn rounds_per_second(record: &Record) -> Option<f64> {
 }
 
 fn per_map(record: &Record, amount: f64) -> Option<f64> {
-    (record.maps > 0).then(|| amount / record.maps as f64)
+    (record.counts.maps > 0).then(|| amount / record.counts.maps as f64)
 }
 
 fn per_second(record: &Record, count: u64) -> Option<f64> {
@@ -188,7 +201,7 @@ fn per_second(record: &Record, count: u64) -> Option<f64> {
 
 /// As the kernel counts them.
 fn thread_faults(record: &Record) -> f64 {
-    (record.thread_faults_minor + record.thread_faults_major) as f64
+    (record.counts.thread_faults_minor + record.counts.thread_faults_major) as f64
 }
 
 /// Retries that were not for I/O: of faults on pages that have their bytes, and of lookups.
@@ -254,7 +267,7 @@ const RANDOM_WRITE: &[Metric] = &[
 
 const SHARED_DIRTY: &[Metric] = &[
     metric("pass_ns", "whole pass", Unit::Nanoseconds, |r| {
-        (r.passes > 0).then(|| r.passes_ns as f64 / r.passes as f64)
+        (r.counts.passes > 0).then(|| r.counts.passes_ns as f64 / r.counts.passes as f64)
     }),
     metric("faults_per_page", "faults per page", Unit::Ratio, |r| {
         per_page(r, if r.engine.is_kernel() { thread_faults(r) } else { r.stat("pgfault")? })
@@ -281,9 +294,9 @@ const SHARED_DIRTY: &[Metric] = &[
 ];
 
 const FILE_MAP_CHURN: &[Metric] = &[
-    metric("maps_per_second", "maps/s", Unit::PerSecond, |r| per_second(r, r.maps)),
+    metric("maps_per_second", "maps/s", Unit::PerSecond, |r| per_second(r, r.counts.maps)),
     metric("cpu_ns_per_map", "CPU per map", Unit::Nanoseconds, |r| {
-        (r.maps > 0).then(|| (r.cpu_user_ns + r.cpu_system_ns) as f64 / r.maps as f64)
+        (r.counts.maps > 0).then(|| (r.cpu_user_ns + r.cpu_system_ns) as f64 / r.counts.maps as f64)
     }),
     metric("handed_back_files", "files left to the kernel", Unit::Count, |r| r.stat("handed_back_files")),
     metric("folio_moves", "folio moves", Unit::Count, |r| r.stat("folio_moves")),
@@ -318,7 +331,7 @@ const UPTODATE_WAIT: &[Metric] = &[
     }),
     metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
     metric("major_faults", "major faults", Unit::Count, |r| match r.engine.is_kernel() {
-        true => Some(r.thread_faults_major as f64),
+        true => Some(r.counts.thread_faults_major as f64),
         false => r.stat("pgmajfault"),
     }),
     metric("vma_lock_retry", "VMA lock: retry", Unit::Count, |r| r.stat("vma_lock_retry")),
@@ -333,8 +346,12 @@ const LOCK_WAIT: &[Metric] = &[
         r.layout_lock("read").map(|lock| lock.wait_ns)
     }),
     metric("reads_per_second", "reads/s", Unit::PerSecond, pages_per_second),
-    metric("anonymous_per_second", "anonymous maps/s", Unit::PerSecond, |r| per_second(r, r.anonymous_maps)),
-    metric("changes_per_second", "map + protect + unmap /s", Unit::PerSecond, |r| per_second(r, r.maps)),
+    metric("anonymous_per_second", "anonymous maps/s", Unit::PerSecond, |r| {
+        per_second(r, r.counts.anonymous_maps)
+    }),
+    metric("changes_per_second", "map + protect + unmap /s", Unit::PerSecond, |r| {
+        per_second(r, r.counts.maps)
+    }),
     metric("change_p50_ns", "  of these p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
     metric("change_p99_ns", "  p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
     metric("change_max_ns", "  max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
@@ -353,6 +370,97 @@ const LOCK_WAIT: &[Metric] = &[
     metric("layout_write_wait_average_ns", "layout lock, for writing: wait each", Unit::Nanoseconds, |r| {
         r.layout_lock("write")?.average_wait_ns()
     }),
+];
+
+/// How fast what was wanted came, in bytes per second; of the engine `device`, at its best depth.
+fn wanted_rate(record: &Record) -> Option<f64> {
+    match record.chunked.as_ref()?.best_rate() {
+        Some(rate) => Some(rate as f64),
+        None => pages_per_second(record).map(|pages| pages * PAGE_BYTES as f64),
+    }
+}
+
+/// How fast the device was read, in bytes per second, by whatever the engine wanted.
+fn device_rate(record: &Record) -> Option<f64> {
+    (record.worker_seconds > 0.0).then(|| Some(record.device_read_bytes? as f64 / record.worker_seconds))?
+}
+
+fn of_device(record: &Record, rate: Option<f64>) -> Option<f64> {
+    ratio(rate?, record.chunked.as_ref()?.device_bytes_per_second? as f64)
+}
+
+/// What the engine has read for each byte that an LRU cache of whole chunks misses.
+fn amplification(record: &Record) -> Option<f64> {
+    ratio(record.device_read_bytes? as f64, record.chunked.as_ref()?.lru?.missed_bytes as f64)
+}
+
+/// The share of what was wanted that the engine has not read from the device.
+fn hits(record: &Record) -> Option<f64> {
+    let read = ratio(record.device_read_bytes? as f64, record.chunked.as_ref()?.lru?.wanted_bytes as f64)?;
+    Some(100.0 * (1.0 - read))
+}
+
+fn lru_hits(record: &Record) -> Option<f64> {
+    let lru = record.chunked.as_ref()?.lru?;
+    Some(100.0 * (1.0 - ratio(lru.missed_bytes as f64, lru.wanted_bytes as f64)?))
+}
+
+fn depth_rate(record: &Record, number: usize) -> Option<f64> {
+    Some(record.chunked.as_ref()?.depth_bytes_per_second?[number] as f64 / 1e6)
+}
+
+/// Tokens, parts of one included.
+fn per_token(record: &Record, amount: f64) -> Option<f64> {
+    ratio(amount * record.pages_per_round as f64, record.pages_total as f64)
+}
+
+/// Of an engine that reads what tokens want.
+fn of_tokens(record: &Record) -> Option<&Record> {
+    Some(record).filter(|record| record.chunked.as_ref().is_some_and(|chunked| chunked.lru.is_some()))
+}
+
+const CHUNKS: &[Metric] = &[
+    metric("chunk_p50_ns", "chunk p50", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p50_ns)),
+    metric("chunk_p99_ns", "chunk p99", Unit::Nanoseconds, |r| latency(r.operations, |l| l.p99_ns)),
+    metric("chunk_max_ns", "chunk max", Unit::Nanoseconds, |r| latency(r.operations, |l| l.max_ns)),
+];
+
+const MOE: &[Metric] = &[
+    metric("tokens_per_second", "tokens/s", Unit::PerSecond, |r| rounds_per_second(of_tokens(r)?)),
+    metric("device_read_bytes_per_token", "read per token", Unit::Bytes, |r| {
+        per_token(of_tokens(r)?, r.device_read_bytes? as f64)
+    }),
+    metric("wanted_bytes_per_token", "wanted per token", Unit::Bytes, |r| {
+        Some((of_tokens(r)?.pages_per_round * PAGE_BYTES) as f64)
+    }),
+    metric("token_p50_ns", "token p50", Unit::Nanoseconds, |r| {
+        latency(of_tokens(r)?.operations, |l| l.p50_ns)
+    }),
+    metric("token_p99_ns", "token p99", Unit::Nanoseconds, |r| {
+        latency(of_tokens(r)?.operations, |l| l.p99_ns)
+    }),
+];
+
+/// Of all workloads of chunks.
+const OF_CHUNKS: &[Metric] = &[
+    metric("megabytes_per_second", "wanted and got", Unit::MegabytesPerSecond, |r| {
+        Some(wanted_rate(r)? / 1e6)
+    }),
+    metric("got_of_device", "  of device", Unit::Ratio, |r| of_device(r, wanted_rate(r))),
+    metric("device_megabytes_per_second", "device read rate", Unit::MegabytesPerSecond, |r| {
+        Some(device_rate(r)? / 1e6)
+    }),
+    metric("read_of_device", "  of device", Unit::Ratio, |r| of_device(r, device_rate(r))),
+    metric("amplification_ratio", "read / what LRU misses", Unit::Ratio, amplification),
+    metric("hits", "hits: wanted and not read", Unit::Percent, hits),
+    metric("lru_hits", "  LRU of chunks", Unit::Percent, lru_hits),
+    metric("cpu_ns_per_megabyte", "CPU per MB, worker", Unit::Nanoseconds, |r| {
+        per_page(r, (r.cpu_user_ns + r.cpu_system_ns) as f64 * 1e6 / PAGE_BYTES as f64)
+    }),
+    metric("depth_1", "device at depth 1", Unit::MegabytesPerSecond, |r| depth_rate(r, 0)),
+    metric("depth_4", "device at depth 4", Unit::MegabytesPerSecond, |r| depth_rate(r, 1)),
+    metric("depth_16", "device at depth 16", Unit::MegabytesPerSecond, |r| depth_rate(r, 2)),
+    metric("depth_32", "device at depth 32", Unit::MegabytesPerSecond, |r| depth_rate(r, 3)),
 ];
 
 /// Waits for the layout lock.
@@ -409,9 +517,16 @@ pub fn metrics(workload: &str) -> impl Iterator<Item = &'static Metric> {
         "file-map-churn" => FILE_MAP_CHURN,
         "uptodate-wait" => UPTODATE_WAIT,
         "lock-wait" => LOCK_WAIT,
+        "moe" => MOE,
+        "chunks" => OF_CHUNKS,
         _ => SCAN,
     };
-    own.iter().chain(EVERY_WORKLOAD)
+    let more = match workload {
+        "moe" => OF_CHUNKS,
+        "chunks" => CHUNKS,
+        _ => &[],
+    };
+    own.iter().chain(more).chain(EVERY_WORKLOAD)
 }
 
 impl Record {
@@ -483,12 +598,8 @@ impl Record {
             reads: None,
             operations: None,
             idle_operations: None,
-            passes: 0,
-            passes_ns: 0,
-            maps: 0,
-            anonymous_maps: 0,
-            thread_faults_minor: 0,
-            thread_faults_major: 0,
+            counts: Counts::default(),
+            chunked: None,
             engine_stats: None,
         }
     }
@@ -543,10 +654,13 @@ mod tests {
     #[test]
     fn faults_per_page_are_counted_by_whoever_serves_them() {
         let passes = |kind, engine_stats| Record {
-            passes: 2,
-            passes_ns: 30,
-            thread_faults_minor: 15,
-            thread_faults_major: 5,
+            counts: Counts {
+                passes: 2,
+                passes_ns: 30,
+                thread_faults_minor: 15,
+                thread_faults_major: 5,
+                ..Counts::default()
+            },
             engine_stats,
             ..Record::of_pages(kind, 1, 20, 1.0)
         };
@@ -569,7 +683,7 @@ mod tests {
     fn no_workload_has_a_key_twice() {
         for workload in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
             .into_iter()
-            .chain(["file-map-churn", "uptodate-wait", "lock-wait"])
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe"])
         {
             let mut keys: Vec<_> = metrics(workload).map(|metric| metric.key).collect();
             let all = keys.len();

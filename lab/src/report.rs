@@ -7,6 +7,7 @@ use anyhow::Result;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use crate::chunked::Chunked;
 use crate::cli::{Workload, option_name};
 use crate::compared::{Compared, Line};
 use crate::device::Device;
@@ -17,6 +18,7 @@ use crate::origin;
 use crate::procfs::{self, Machine};
 use crate::published;
 use crate::record::{Metric, Record, Waits, histograms, metrics};
+use crate::routing::Model;
 use crate::size::Size;
 use crate::verdict::Spread;
 
@@ -67,7 +69,19 @@ impl Report {
 
     /// Adds a record.
     pub fn push(&mut self, record: Record) {
+        let run = record.run;
         self.runs.push(record);
+        // What the device gave in this turn may have been measured before or after the others.
+        let rate = self.runs_numbered(run).find_map(|chunked| chunked.best_rate());
+        for chunked in self.runs_numbered(run) {
+            chunked.device_bytes_per_second = rate;
+        }
+    }
+
+    /// What belongs to chunks of the runs with a number.
+    fn runs_numbered(&mut self, run: usize) -> impl Iterator<Item = &mut Chunked> {
+        let records = self.runs.iter_mut().filter(move |record| record.run == run);
+        records.filter_map(|record| record.chunked.as_mut())
     }
 
     /// Whether nothing was measured.
@@ -202,6 +216,13 @@ impl Report {
                 "A round reads every page of a file; rounds that were not finished count by their pages.\n",
             );
         }
+        if self.runs.iter().any(|record| record.chunked.is_some()) {
+            notes.push_str(
+                "\"of device\" is of what the engine device gave in the same turn at its best depth. \
+                 \"what LRU misses\" is what a cache of whole chunks with this budget would have read for \
+                 the same accesses.\n",
+            );
+        }
         notes.push_str(
             "Every page that was read was verified, and files that were stored to were read afterwards.\n\
              CPU of the worker is all that it used, from start to end. CPU of the machine includes kernel \
@@ -278,6 +299,19 @@ fn describe(workload: &Workload) -> String {
         Workload::IoRetry(args) => format!(", pattern {}", option_name(args.pattern)),
         Workload::RandomRead(args) => format!(", advice {}", option_name(args.advice)),
         Workload::FileMapChurn(args) => format!(", {} mappings of {}", args.mappings, args.mapping_size),
+        Workload::Chunks(args) => {
+            let how = if args.together { "together" } else { "each its own" };
+            format!(", chunks of {}, align {}, skew {}, {how}", args.chunk, args.align, args.skew)
+        }
+        Workload::Moe(args) => {
+            let Model { layers, experts, used } = args.model;
+            let routing = match args.routing {
+                Some(_) => "recorded routing".to_owned(),
+                None => format!("skew {}, locality {}", args.skew, args.locality),
+            };
+            let parts = format!("experts of {}, dense {}", args.expert_size, args.dense);
+            format!(", {layers} layers, {used} of {experts} {parts}, align {}, {routing}", args.align)
+        }
         Workload::LockWait(args) => format!(", pauses of {} ms", args.pause_ms),
         Workload::SharedDirty(args) => {
             let limit = args.dirty_limit;

@@ -38,7 +38,7 @@ const fn seed(line: &'static str, seconds: f64, phases: u32) -> Seed {
 
 /// All of them. Files are so large that they are made in seconds, and still several times the budget where
 /// pages are to be evicted.
-const SEEDS: [Seed; 19] = [
+const SEEDS: [Seed; 21] = [
     seed(
         "io-retry --threads 100 --file-size 4M --memory 64M \
          --engines kernel,elbowroom-retry_under_vma_lock,elbowroom,soft-retry_under_vma_lock,soft",
@@ -83,6 +83,13 @@ const SEEDS: [Seed; 19] = [
         2.0,
         1,
     ),
+    seed(
+        "chunks --threads 4 --file-size 256M --memory 64M \
+         --engines kernel,kernel-random,cache,elbowroom-read_growth,elbowroom,device",
+        1.0,
+        1,
+    ),
+    seed("moe --layers 4 --memory 66M --engines kernel,cache,elbowroom-read_growth,elbowroom,device", 1.0, 1),
     seed("scan --memory 48M --engines kernel,elbowroom-read_growth,elbowroom,soft", 1.5, 1),
     seed("cyclic --memory 24M --engines kernel,elbowroom-read_growth,elbowroom,soft", 3.0, 1),
     seed("in-memory --size 32M --memory 128M --engines kernel,soft,host", 0.2, 4),

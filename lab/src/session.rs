@@ -14,6 +14,7 @@ use crate::board::{
     SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS, now_ns,
 };
 use crate::cgroup::Cgroup;
+use crate::chunked::Chunked;
 use crate::cli::Workload;
 use crate::device::Device;
 use crate::dirty_limit;
@@ -25,10 +26,14 @@ use crate::output::OutputFile;
 use crate::procfs::{self, Resident};
 use crate::programs::Programs;
 use crate::progress::Progress;
-use crate::record::Record;
+use crate::record::{Counts, Record};
 use crate::report::{Report, Skipped};
+use crate::routing::Routing;
 use crate::tune::{self, Worth};
 use crate::watch::{self, Task, Watched};
+
+/// The file of the routing, in the scratch directory.
+const ROUTING: &str = "routing";
 
 /// Everything that the runs of one session share.
 struct Session<'a> {
@@ -39,6 +44,8 @@ struct Session<'a> {
     scratch: TempDir,
     device: Option<Device>,
     interrupt: Interrupt,
+    /// The experts that tokens use, where the workload has any; the worker reads it from a file.
+    routing: Option<Routing>,
 }
 
 impl<'a> Session<'a> {
@@ -46,13 +53,17 @@ impl<'a> Session<'a> {
     fn begin(workload: &'a Workload, engines: &[Engine], progress: &mut Progress) -> Result<Self> {
         let programs = Programs::find()?;
         let interrupt = Interrupt::install()?;
+        let routing = routing_of(workload)?;
         let seed = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64);
         let dir = workload.common().dir.as_deref();
         let files = DataFiles::prepare(dir, workload.files(), workload.file_size(), seed)?;
         let device = usable_device(files.dir(), workload, engines)?;
         files.write(&interrupt, progress)?;
         let scratch = scratch_dir(files.dir())?;
-        Ok(Self { workload, programs, files, scratch, device, interrupt })
+        if let Some(routing) = &routing {
+            routing.write(&scratch.path().join(ROUTING))?;
+        }
+        Ok(Self { workload, programs, files, scratch, device, interrupt, routing })
     }
 }
 
@@ -129,18 +140,19 @@ pub fn tune(workload: &Workload, names: &[&str]) -> Result<()> {
 /// Finds out which engines this machine can run, before anything long begins.
 fn usable_engines(workload: &Workload) -> Result<(Vec<Engine>, Vec<Skipped>)> {
     let engines = workload.engines();
-    if !engines.iter().any(|engine| engine.is_kernel()) {
+    if !engines.iter().any(|engine| engine.kind.is_grouped()) {
         return Ok((engines.to_vec(), Vec::new()));
     }
     let Err(error) = Cgroup::create(workload.memory()) else {
         return Ok((engines.to_vec(), Vec::new()));
     };
-    let (kernels, others): (Vec<Engine>, Vec<Engine>) = engines.iter().partition(|engine| engine.is_kernel());
+    let (grouped, others): (Vec<Engine>, Vec<Engine>) =
+        engines.iter().partition(|engine| engine.kind.is_grouped());
     if others.is_empty() {
         return Err(error.context("the kernel cannot be measured under the budget"));
     }
     let skip = |engine| Skipped { engine, reason: format!("{error:#}") };
-    Ok((others, kernels.into_iter().map(skip).collect()))
+    Ok((others, grouped.into_iter().map(skip).collect()))
 }
 
 /// The device under the files. Without one only its statistics are missing, unless its readahead is to be
@@ -156,6 +168,19 @@ fn usable_device(dir: &Path, workload: &Workload, engines: &[Engine]) -> Result<
             Ok(Some(device))
         }
     }
+}
+
+/// The experts that tokens use: from a file, or drawn. They are recorded if that is asked for.
+fn routing_of(workload: &Workload) -> Result<Option<Routing>> {
+    let Workload::Moe(args) = workload else { return Ok(None) };
+    let routing = match &args.routing {
+        Some(path) => Routing::read(path, args.model)?,
+        None => Routing::generate(args.model, args.recipe()),
+    };
+    if let Some(path) = &args.record {
+        routing.write(path)?;
+    }
+    Ok(Some(routing))
 }
 
 fn scratch_dir(fallback: &Path) -> Result<TempDir> {
@@ -174,7 +199,7 @@ impl Session<'_> {
         let runs = self.workload.repeat().runs;
         for run in 1..=runs {
             for engine in engines {
-                let has_hold_times = self.workload.has_hold_times() && !engine.is_kernel();
+                let has_hold_times = self.workload.has_hold_times() && engine.is_ours();
                 for in_detail in [false, true].into_iter().take(if has_hold_times { 2 } else { 1 }) {
                     let what = if in_detail { ", hold times" } else { "" };
                     let label = format!("run {run}/{runs} {engine}{what}");
@@ -206,14 +231,14 @@ impl Session<'_> {
         let board = Board::create(&board_path, self.workload.threads())?;
         let arguments = self.worker_arguments(turn, &board_path, &stats_path);
         let memory = self.workload.memory();
-        let group = if engine.is_kernel() { Some(Cgroup::create(memory)?) } else { None };
+        let group = if engine.kind.is_grouped() { Some(Cgroup::create(memory)?) } else { None };
         let readahead = common.kernel_readahead.filter(|_| engine.is_kernel()).zip(self.device.as_ref());
         let _readahead = readahead.map(|(size, device)| device.with_readahead(size)).transpose()?;
         let dirty_limit = self.workload.dirty_limit();
         let _dirty_limit = dirty_limit.filter(|_| engine.is_kernel()).map(dirty_limit::set).transpose()?;
         let mut line = match (&group, engine.kind) {
             (Some(group), _) => self.programs.in_cgroup(group, &arguments),
-            (None, Kind::Soft) => self.programs.alone(&arguments),
+            (None, Kind::Soft | Kind::Device) => self.programs.alone(&arguments),
             (None, _) => self.programs.under_elbowroom(memory, &stats_path, &engine.off(), &arguments),
         };
         if turn.in_detail && engine.kind == Kind::Elbowroom {
@@ -244,7 +269,8 @@ impl Session<'_> {
         let load = begun.and_then(Begun::end);
         judge(&watched, group.as_ref(), &mut stderr)?;
         let peak_engine_bytes = group.as_ref().and_then(Cgroup::peak_bytes);
-        let stats = if engine.is_kernel() || watched.killed { None } else { Some(read_stats(&stats_path)?) };
+        let has_stats = engine.is_ours() && !watched.killed;
+        let stats = has_stats.then(|| read_stats(&stats_path)).transpose()?;
         Ok(Record { load, ..self.record(turn, &watched, used, peak_engine_bytes, stats) })
     }
 
@@ -260,6 +286,9 @@ impl Session<'_> {
         option("--seed", self.files.seed().to_string().into());
         for (name, value) in self.workload.worker_options(engine) {
             option(name, value.into());
+        }
+        if self.routing.is_some() {
+            option("--routing", self.scratch.path().join(ROUTING).into());
         }
         if engine.kind == Kind::Soft {
             option("--soft-memory", self.workload.memory().bytes().to_string().into());
@@ -282,6 +311,7 @@ impl Session<'_> {
     ) -> Record {
         let Turn { engine, run, in_detail } = turn;
         let board = &watched.board;
+        let chunked = Chunked::of(self.workload, self.routing.as_ref(), engine.kind, board);
         let reads_only = matches!(self.workload, Workload::RandomRead(_));
         let of_stats = |key: &str| stats.as_ref().and_then(|stats| stats.get(key)?.as_u64());
         Record {
@@ -291,7 +321,7 @@ impl Session<'_> {
             killed_at_bound: watched.killed,
             measured_seconds: watched.time.as_secs_f64(),
             pages_in_time: watched.pages_in_time,
-            pages_per_round: self.workload.file_size().pages(),
+            pages_per_round: self.workload.pages_per_round(),
             pages_total: board.total(SLOT_PAGES),
             rounds_completed: board.total(SLOT_ROUNDS),
             first_pass_seconds: board
@@ -324,12 +354,15 @@ impl Session<'_> {
             reads: board.operations().filter(|_| reads_only),
             operations: board.operations().filter(|_| !reads_only),
             idle_operations: board.idle(),
-            passes: board.header(PASSES).unwrap_or(0),
-            passes_ns: board.header(PASSES_NS).unwrap_or(0),
-            maps: board.total(SLOT_MAPS),
-            anonymous_maps: board.total(SLOT_ANONYMOUS),
-            thread_faults_minor: board.header(FAULTS_MINOR).unwrap_or(0),
-            thread_faults_major: board.header(FAULTS_MAJOR).unwrap_or(0),
+            counts: Counts {
+                passes: board.header(PASSES).unwrap_or(0),
+                passes_ns: board.header(PASSES_NS).unwrap_or(0),
+                maps: board.total(SLOT_MAPS),
+                anonymous_maps: board.total(SLOT_ANONYMOUS),
+                thread_faults_minor: board.header(FAULTS_MINOR).unwrap_or(0),
+                thread_faults_major: board.header(FAULTS_MAJOR).unwrap_or(0),
+            },
+            chunked,
             engine_stats: stats,
         }
     }

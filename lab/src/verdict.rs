@@ -21,7 +21,8 @@ pub enum Direction {
 }
 
 /// Counts of which less is better, and their like.
-const LESS: [&str; 16] = [
+const LESS: [&str; 17] = [
+    "device_read_bytes_per_token",
     "retry_io_miss",
     "faults",
     "faults_per_page",
@@ -40,10 +41,12 @@ const LESS: [&str; 16] = [
     "peak_sampled_bytes",
 ];
 /// Counts of which more is better.
-const MORE: [&str; 4] = ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault"];
+const MORE: [&str; 6] =
+    ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault", "hits", "got_of_device"];
 /// The beginnings of what is neither, whatever its unit: amounts of work, and what something else is measured
 /// beside.
-const NEITHER: [&str; 8] = [
+const NEITHER: [&str; 9] = [
+    "device_megabytes_",
     "swapped_",
     "refaults_",
     "scanned_",

@@ -6,9 +6,11 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use elbowroom_lab::board::{
-    Board, BoardReading, ENDED_NS, FAULTS_MAJOR, FAULTS_MINOR, PASSES, PASSES_NS, SLOT_ANONYMOUS,
-    SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
+    Board, BoardReading, CACHE_HITS, CACHE_MISSES, DEPTH_RATES, ENDED_NS, FAULTS_MAJOR, FAULTS_MINOR, PASSES,
+    PASSES_NS, SLOT_ANONYMOUS, SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
 };
+use elbowroom_lab::chunks::DEPTHS;
+use elbowroom_lab::routing::{Model, Weights};
 use elbowroom_lab::{PAGE_BYTES, WRONG_CONTENT_STATUS, content};
 use tempfile::TempDir;
 
@@ -233,6 +235,126 @@ fn lock_wait_has_three_kinds_of_threads() {
             |board: &BoardReading| [SLOT_PAGES, SLOT_ANONYMOUS, SLOT_MAPS].map(|word| board.total(word));
         let board = ran(dir.path(), 4, &workload, |board| counts(board).iter().all(|count| *count > 0));
         assert_eq!(board.operations().unwrap().count, counts(&board)[2], "{ground:?}");
+    }
+}
+
+/// Chunks of the file of 40 pages, for the worker.
+const CHUNKS: [&str; 9] = ["chunks", "--chunk", "8K-20K", "--align", "32", "--skew", "0.5", "--order", "3"];
+
+/// The ways to read chunks by which the content of each page is compared.
+const WAYS: [&[&str]; 6] = [
+    &["--way", "mapped"],
+    &["--way", "random"],
+    &["--way", "willneed"],
+    &["--way", "cache", "--cache-bytes", "196608"],
+    &["--way", "direct"],
+    &SOFT,
+];
+
+#[test]
+fn chunks_are_read_whole_by_each_way_and_each_is_timed() {
+    let dir = make_files(1);
+    for way in WAYS {
+        for together in ["false", "true"] {
+            let workload = [&CHUNKS, way, &["--together", together]].concat();
+            let board = ran(dir.path(), 3, &workload, |board| board.total(SLOT_PAGES) > 100);
+            let rounds = board.total(SLOT_ROUNDS);
+            if way.contains(&"direct") {
+                let rates = (0..DEPTHS.len()).map(|number| board.header(DEPTH_RATES + number));
+                assert!(rates.into_iter().all(|rate| rate.is_some()), "{way:?}");
+                continue;
+            }
+            assert_eq!(board.operations().unwrap().count, rounds, "{way:?}");
+            // A chunk has 2 to 5 whole pages, and each thread may have begun another one.
+            let pages = board.total(SLOT_PAGES);
+            assert!(
+                (2 * rounds..=5 * (rounds + 3)).contains(&pages),
+                "{way:?}: {rounds} chunks, {pages} pages"
+            );
+            if way.contains(&"cache") {
+                let asked = [CACHE_HITS, CACHE_MISSES].map(|word| board.header(word).unwrap_or(0));
+                assert!((rounds..=rounds + 3).contains(&asked.iter().sum()), "{asked:?} of {rounds}");
+                // The file has 160 KiB, and a chunk of it takes a block of 64 KiB.
+                assert!(asked.iter().all(|count| *count > 10), "{asked:?}");
+            }
+        }
+    }
+}
+
+/// A model of 2 layers, each with dense weights of 4 pages and 3 experts of 2, for the worker.
+fn moe(routing: &Path) -> Vec<&str> {
+    let model = ["moe", "--layers", "2", "--experts", "3", "--used", "2", "--align", "32", "--order", "1"];
+    let sizes = ["--expert-bytes", "8192", "--dense-bytes", "16384"];
+    [&model as &[&str], &sizes, &["--routing", routing.to_str().unwrap()]].concat()
+}
+
+#[test]
+fn a_token_reads_the_dense_weights_and_the_experts_that_it_uses() {
+    // A head of up to 1 MiB is before the first part.
+    let dir = make_files_of(1, PAGES_OF_PARTS);
+    let routing = dir.path().join("routing");
+    fs::write(&routing, "0 1\n1 2\n2 0\n0 1\n").unwrap();
+    for way in WAYS {
+        let workload: Vec<&str> = [&moe(&routing), way].concat();
+        let board = ran(dir.path(), 2, &workload, |board| board.total(SLOT_PAGES) > 100);
+        if way.contains(&"direct") {
+            continue;
+        }
+        // 2 layers of 4 pages and 2 experts of 2 pages.
+        let (tokens, pages) = (board.total(SLOT_ROUNDS), board.total(SLOT_PAGES));
+        assert!(
+            (16 * tokens..=16 * (tokens + 1)).contains(&pages),
+            "{way:?}: {tokens} tokens, {pages} pages"
+        );
+        assert_eq!(board.operations().unwrap().count, tokens, "{way:?}");
+    }
+    fs::write(&routing, "0 1\n1 3\n").unwrap();
+    let (output, _) = work(dir.path(), 2, &moe(&routing), 0.3);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("line 2: \"3\""), "{output:?}");
+}
+
+#[test]
+fn only_experts_that_are_used_are_read() {
+    let model = Model { layers: 2, experts: 3, used: 2 };
+    let weights = Weights { expert_bytes: 8192, dense_bytes: 16384 };
+    let layout = model.layout(weights, 4096, 1);
+    let page = |chunk: u64| layout.bytes(chunk).start / PAGE_BYTES;
+    for (chunk, is_read) in [(model.dense(1), true), (model.expert(1, 2), true), (model.expert(0, 2), false)]
+    {
+        let dir = make_files_of(1, PAGES_OF_PARTS);
+        corrupt(dir.path(), 0, page(chunk));
+        let routing = dir.path().join("routing");
+        fs::write(&routing, "0 1\n1 2\n").unwrap();
+        let mut workload = moe(&routing);
+        workload.iter_mut().filter(|word| **word == "32").for_each(|word| *word = "4096");
+        let (output, _) = work(dir.path(), 2, &workload, if is_read { 60.0 } else { 0.3 });
+        let status = if is_read { i32::from(WRONG_CONTENT_STATUS) } else { 0 };
+        assert_eq!(output.status.code(), Some(status), "chunk {chunk}: {output:?}");
+    }
+}
+
+#[test]
+fn a_cache_without_room_for_a_chunk_says_so() {
+    let dir = make_files(1);
+    let workload = [&CHUNKS as &[&str], &["--way", "cache", "--cache-bytes", "4096"]].concat();
+    let (output, _) = work(dir.path(), 1, &workload, 0.3);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("raise --memory"), "{output:?}");
+}
+
+#[test]
+fn a_flipped_bit_of_a_chunk_is_found_by_each_way() {
+    for way in WAYS {
+        for together in ["false", "true"] {
+            let dir = make_files(1);
+            corrupt(dir.path(), 0, 23);
+            let workload = [&CHUNKS, way, &["--together", together]].concat();
+            let (output, _) = work(dir.path(), 3, &workload, 60.0);
+            let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+            assert_eq!(output.status.code(), Some(i32::from(WRONG_CONTENT_STATUS)), "{way:?}: {stderr}");
+            assert!(stderr.contains("file 0, page 23"), "{stderr}");
+        }
     }
 }
 

@@ -112,7 +112,8 @@ impl Ground {
         Ok(match engine.kind {
             Kind::Plain => Self::Kernel(KernelMemory { advice: None, _swap: None }),
             Kind::Kernel if terms.limited => Self::Apart(Box::new(Apart::on(engine, terms)?)),
-            Kind::Kernel | Kind::KernelRandom | Kind::KernelHuge => {
+            Kind::Cache | Kind::Device => bail!("{engine} is of workloads of chunks only"),
+            Kind::Kernel | Kind::KernelRandom | Kind::KernelWillneed | Kind::KernelHuge => {
                 let swap = terms.swap.as_ref().filter(|swap| swap.kernel);
                 let swap = swap.map(|swap| KernelSwap::on(&swap.dir, swap.size()));
                 Self::Kernel(KernelMemory { advice: terms.advice(engine.kind), _swap: swap.transpose()? })

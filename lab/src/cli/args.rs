@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Arg, Args, ValueEnum};
 use serde::Serialize;
 
+use crate::chunks::ChunkSizes;
 use crate::engine::Engine;
+use crate::routing::{Model, Recipe, Weights};
 use crate::size::Size;
 
 /// Gives an option its default in one workload.
@@ -52,8 +54,9 @@ pub struct TurnArgs {
     pub memory: Size,
     /// The engines, in the order of their turns: kernel; elbowroom (by elbowroom run); soft (a soft space of
     /// the library); of the library alone also host (real pointers, by userfaultfd); of random accesses
-    /// also kernel-random (with MADV_RANDOM); of first touches kernel-huge. elbowroom-vma_locks is
-    /// elbowroom without that improvement
+    /// also kernel-random (with MADV_RANDOM); of first touches kernel-huge; of chunks also kernel-willneed
+    /// (with MADV_WILLNEED), cache (a cache of the program's own) and device (the disk alone).
+    /// elbowroom-vma_locks is elbowroom without that improvement
     #[arg(long, value_name = "ENGINE", value_delimiter = ',', default_value = "kernel,elbowroom")]
     pub engines: Vec<Engine>,
     /// What everything takes.
@@ -85,6 +88,90 @@ pub struct CommonArgs {
     #[command(flatten)]
     #[serde(flatten)]
     pub turns: TurnArgs,
+}
+
+/// Options of chunks.
+#[derive(Debug, Args, Serialize)]
+pub struct ChunksArgs {
+    /// The size of the chunks; or the smallest and the largest, between which sizes are spread evenly on a
+    /// logarithmic scale, as 300K-15M; 4K are single pages
+    #[arg(long, value_name = "SIZE[-SIZE]", default_value = "1M")]
+    pub chunk: ChunkSizes,
+    /// Chunks begin at multiples of so much, from 32 (as in GGUF files) to 4K, a power of two
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    #[serde(rename = "align_bytes")]
+    pub align: Size,
+    /// How uneven it is which chunks are read: the exponent of a zipf distribution; 0 is even
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.0)]
+    pub skew: f64,
+    /// All threads go through each chunk together, each takes the next 64 KiB of it
+    #[arg(long)]
+    pub together: bool,
+    /// The places of the chunks, and the order in which they are read, follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What every workload takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Options of moe.
+#[derive(Debug, Args, Serialize)]
+pub struct MoeArgs {
+    /// How many layers and experts there are
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub model: Model,
+    /// The size of an expert, whole pages
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    #[serde(rename = "expert_bytes")]
+    pub expert_size: Size,
+    /// The size of the dense weights of a layer, whole pages, which each token reads
+    #[arg(long, value_name = "SIZE", default_value = "1M")]
+    #[serde(rename = "dense_bytes")]
+    pub dense: Size,
+    /// Dense weights and experts begin at multiples of so much, from 32 (as in GGUF files) to 4K, a power of
+    /// two
+    #[arg(long, value_name = "SIZE", default_value = "4K")]
+    #[serde(rename = "align_bytes")]
+    pub align: Size,
+    /// How uneven it is which experts of a layer are used: the exponent of a zipf distribution; 0 is even
+    #[arg(long, value_name = "EXPONENT", default_value_t = 0.7)]
+    pub skew: f64,
+    /// How probable it is that an expert of the token before is used again, from 0 to 1
+    #[arg(long, value_name = "P", default_value_t = 0.3)]
+    pub locality: f64,
+    /// How many tokens are drawn; behind the last comes the first again
+    #[arg(long, value_name = "N", default_value_t = 4096)]
+    pub tokens: u64,
+    /// The experts that tokens use, instead of drawn ones: a line for each token and layer with their numbers
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["skew", "locality", "tokens"])]
+    #[serde(skip)]
+    pub routing: Option<PathBuf>,
+    /// Write the experts that tokens used to this file, as --routing takes it
+    #[arg(long, value_name = "FILE")]
+    #[serde(skip)]
+    pub record: Option<PathBuf>,
+    /// Where the parts are, and which experts are drawn, follows from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What every workload takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+impl MoeArgs {
+    /// How large the parts of the model are.
+    pub(crate) fn weights(&self) -> Weights {
+        Weights { expert_bytes: self.expert_size.bytes(), dense_bytes: self.dense.bytes() }
+    }
+
+    /// How the routing is drawn.
+    pub(crate) fn recipe(&self) -> Recipe {
+        Recipe { tokens: self.tokens, skew: self.skew, locality: self.locality, seed: self.seed }
+    }
 }
 
 /// Options of io-retry.

@@ -70,6 +70,19 @@ const ALL: &[About] = &[
         before: "The engines with a name behind them are without that improvement.",
     },
     About {
+        name: "chunks",
+        what: "Threads read whole chunks of a file larger than the budget, at random places: what models \
+               with experts, indexes and tables do. The engine cache is a cache of whole chunks in the \
+               program itself; device is the disk alone, at the best of four depths.",
+        before: "Without read_growth a fault that continues nothing reads no more than one page.",
+    },
+    About {
+        name: "moe",
+        what: "A mixture-of-experts model that is larger than memory: threads read the dense weights of a \
+               layer together, then the experts that the token uses, layer after layer.",
+        before: "Without read_growth a fault that continues nothing reads no more than one page.",
+    },
+    About {
         name: "scan",
         what: "One sequential pass over a file 8 times the budget, then more of them.",
         before: "The engines with a name behind them are without that improvement.",

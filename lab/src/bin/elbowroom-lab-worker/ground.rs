@@ -176,6 +176,20 @@ impl View<'_> {
         }
     }
 
+    /// Eight bytes at a place of the file, as a little-endian number.
+    #[inline]
+    pub fn word_at(&self, hand: &Hand, offset: u64) -> Result<u64> {
+        let offset = offset - self.first_page * PAGE_BYTES;
+        match (&self.memory, hand) {
+            (Memory::Pointers(mapping), _) => Ok(mapping.word_at(offset)),
+            (Memory::Soft { addr, len, .. }, Hand::Calls(cpu)) => {
+                assert!(offset + 8 <= *len as u64, "word {offset} is not of the mapping");
+                Ok(u64::from_le(cpu.read_u64(addr + offset as usize)?))
+            }
+            (Memory::Soft { .. }, Hand::Pointers) => unreachable!("a hand is of its ground"),
+        }
+    }
+
     /// Stores a byte, at an offset of the mapping.
     #[inline]
     pub fn store_byte(&self, hand: &Hand, offset: u64, value: u8) -> Result<()> {
@@ -234,6 +248,19 @@ impl View<'_> {
             Memory::Pointers(mapping) => mapping.advise_random().map_err(Into::into),
             Memory::Soft { ground, addr, len } => {
                 ground.space.advise(*addr, *len, Advice::Random).map_err(Into::into)
+            }
+        }
+    }
+
+    /// Says that a part of the file, whole pages, will be read soon.
+    pub fn advise_willneed(&self, of_file: Range<u64>) -> Result<()> {
+        let first = self.first_page * PAGE_BYTES;
+        let part = of_file.start - first..of_file.end - first;
+        match &self.memory {
+            Memory::Pointers(mapping) => mapping.advise_willneed(part).map_err(Into::into),
+            Memory::Soft { ground, addr, .. } => {
+                let len = (part.end - part.start) as usize;
+                ground.space.advise(*addr + part.start as usize, len, Advice::WillNeed).map_err(Into::into)
             }
         }
     }

@@ -17,22 +17,30 @@ use clap::{Args, Parser, ValueEnum};
 use elbowroom_lab::WRONG_CONTENT_STATUS;
 
 mod bystander;
+mod cache;
+mod chunks;
+mod direct;
 mod file_map_churn;
 mod ground;
 mod io_retry;
 mod lock_wait;
 mod memory;
+mod moe;
 mod own_memory;
 mod random_read;
 mod random_write;
 mod scan;
 mod shared_dirty;
+mod source;
 mod tally;
+mod team;
 mod uptodate_wait;
 mod verify;
 
+use chunks::ChunksArgs;
 use file_map_churn::Round;
 use ground::{Ground, HoldTimes};
+use moe::MoeArgs;
 use tally::Outcome;
 
 #[derive(Parser)]
@@ -106,6 +114,20 @@ enum Mode {
         /// How long those that map pause after each time
         #[arg(long, default_value_t = 10)]
         pause_ms: u64,
+    },
+    /// Threads read whole chunks at random places of one file
+    Chunks {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(flatten)]
+        chunks: ChunksArgs,
+    },
+    /// All threads read the dense weights and the used experts of each layer together
+    Moe {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(flatten)]
+        moe: MoeArgs,
     },
     /// Changes pages of its own memory at random, and verifies each
     Hold {
@@ -248,6 +270,8 @@ fn run(mode: Mode) -> Result<Outcome> {
             let pause = Duration::from_millis(pause_ms);
             common.on_ground(|ground| lock_wait::run(&common, ground, pause))
         }
+        Mode::Chunks { common, chunks } => common.on_ground(|ground| chunks::run(&common, ground, &chunks)),
+        Mode::Moe { common, moe } => common.on_ground(|ground| moe::run(&common, ground, &moe)),
         Mode::Hold { bytes, until } => own_memory::hold(bytes, &until),
         Mode::Quiet { bytes, go, seconds } => {
             own_memory::quiet(bytes, &go, Duration::try_from_secs_f64(seconds).context("--seconds")?)

@@ -81,6 +81,49 @@ impl Mapping {
         succeeded(result)
     }
 
+    /// Tells the kernel that a part of the mapping, whole pages, will be read soon.
+    ///
+    /// # Panics
+    /// If it is not of the mapping.
+    pub fn advise_willneed(&self, part: Range<u64>) -> io::Result<()> {
+        assert!(part.start <= part.end && part.end <= self.len_bytes as u64);
+        // SAFETY: in bounds by the check above, and MADV_WILLNEED changes no content.
+        let result = unsafe {
+            let start = self.start.add(part.start as usize).as_ptr().cast();
+            libc::madvise(start, (part.end - part.start) as usize, libc::MADV_WILLNEED)
+        };
+        succeeded(result)
+    }
+
+    /// Fills parts of the mapping, one after the other, with what a file has from a place on.
+    ///
+    /// # Errors
+    /// If the file cannot be read, or ends before.
+    ///
+    /// # Panics
+    /// If a part is not of the mapping, or the mapping is read-only.
+    pub fn fill(&self, parts: &[Range<u64>], file: &File, at: u64) -> io::Result<()> {
+        assert!(self.rights == Rights::ReadWrite);
+        let vector = |part: &Range<u64>| {
+            assert!(part.start <= part.end && part.end <= self.open_bytes as u64);
+            // SAFETY: in bounds by the check above.
+            let start = unsafe { self.start.add(part.start as usize) };
+            libc::iovec { iov_base: start.as_ptr().cast(), iov_len: (part.end - part.start) as usize }
+        };
+        let vectors: Vec<libc::iovec> = parts.iter().map(vector).collect();
+        let wanted: usize = vectors.iter().map(|vector| vector.iov_len).sum();
+        let at = i64::try_from(at).map_err(io::Error::other)?;
+        // SAFETY: all parts are in bounds and writable by the checks above; the kernel may store to them, as
+        // all access that could be at the same time is atomic or volatile.
+        let got =
+            unsafe { libc::preadv(file.as_raw_fd(), vectors.as_ptr(), vectors.len() as libc::c_int, at) };
+        match usize::try_from(got) {
+            Ok(got) if got == wanted => Ok(()),
+            Ok(_) => Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(_) => Err(io::Error::last_os_error()),
+        }
+    }
+
     /// Writes what was stored to the file.
     pub fn sync(&self) -> io::Result<()> {
         // SAFETY: the range is the mapping's own, and msync changes no content.
@@ -129,6 +172,19 @@ impl Mapping {
         // could be at the same time is atomic or volatile.
         let word = unsafe { AtomicU64::from_ptr(self.start.add(offset as usize).as_ptr().cast()) };
         word.store(value.to_le(), Ordering::Relaxed);
+    }
+
+    /// Eight bytes, as a little-endian number.
+    ///
+    /// # Panics
+    /// If they are not aligned or not of the mapping.
+    #[inline]
+    pub fn word_at(&self, offset: u64) -> u64 {
+        assert!(offset.is_multiple_of(8) && offset + 8 <= self.open_bytes as u64);
+        // SAFETY: in bounds and aligned by the check above; readable by the invariant. Volatile, because the
+        // load is what the workload is about, and because a file may be changed by others.
+        let value = unsafe { self.start.add(offset as usize).cast::<u64>().read_volatile() };
+        u64::from_le(value)
     }
 
     /// The first eight bytes of a page.

@@ -42,6 +42,15 @@ pub enum Stop {
     Failed(anyhow::Error),
 }
 
+impl Stop {
+    /// A page does not begin as it must.
+    pub fn wrong_page(file: u64, page: u64, got: u64, expected: u64) -> Self {
+        Self::Wrong(format!(
+            "wrong content: file {file}, page {page} starts with {got:#018x}, {expected:#018x} expected"
+        ))
+    }
+}
+
 impl From<anyhow::Error> for Stop {
     fn from(error: anyhow::Error) -> Self {
         Self::Failed(error)
@@ -80,9 +89,7 @@ impl Counter<'_> {
         let got = view.stamp_at(&self.hand, page)?;
         let expected = content::stamp(self.tally.seed, file, page);
         if got != expected {
-            return Err(Stop::Wrong(format!(
-                "wrong content: file {file}, page {page} starts with {got:#018x}, {expected:#018x} expected"
-            )));
+            return Err(Stop::wrong_page(file, page, got, expected));
         }
         Ok(())
     }
@@ -106,6 +113,11 @@ impl Counter<'_> {
     pub fn add(&self, slot_word: usize, more: u64) {
         let word = self.tally.words.word(self.slot + slot_word);
         word.store(word.load(Ordering::Relaxed) + more, Ordering::Relaxed);
+    }
+
+    /// Counts so many pages that were read and verified.
+    pub fn add_pages(&self, pages: u64) {
+        self.add(SLOT_PAGES, pages);
     }
 
     /// Does what is measured, and counts the faults of this thread meanwhile.
