@@ -574,7 +574,8 @@ void er_map_options_init(struct er_map_options *options, size_t size);
  thread. They come in when they are touched, within the budget.
 
  A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read.
- Memory that is promised here is there: all anonymous memory together is never more than memory and swap.
+ Memory that is promised here is there: what a group cannot have in memory fits into swap, beside what the
+ other groups need there.
 
  Errors: ENOMEM: memory and swap of the group, or of all, do not have so much. EACCES: the file is not open
  for that. EOPNOTSUPP: the file cannot be managed, for the reason that er_error gives (see ER_TRUST and

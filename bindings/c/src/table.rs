@@ -121,6 +121,10 @@ unsafe extern "C" fn after_fork_in_child() {
         // The house of the child, or none if it could not be made.
         table.manager =
             table.manager.and_then(|(handle, _)| Some((handle, elbowroom_house::house::started()?)));
+        if table.manager.is_none() {
+            // Another manager, which the child may start, has other groups.
+            table.groups.clear();
+        }
     }
 }
 

@@ -11,6 +11,7 @@
 //!
 //! Synchronization: one word says how far the rest is. One thread forks at a time.
 
+use crate::accounts::{self, accounts};
 use crate::file_table;
 use crate::house::{self, Capacity, Gate, House};
 use crate::mapped::MappedFiles;
@@ -115,6 +116,8 @@ thread_local! {
     static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
     /// Held over the fork.
     static FILES: RefCell<Option<MappedFiles>> = const { RefCell::new(None) };
+    /// Held over the fork.
+    static ACCOUNTS: RefCell<Option<accounts::Locked>> = const { RefCell::new(None) };
     /// Held over the fork: the manager is neither started nor stopped meanwhile.
     static GATE: RefCell<Option<Gate>> = const { RefCell::new(None) };
 }
@@ -165,6 +168,8 @@ unsafe extern "C" fn prepare() {
     }
     // Not before: the manager notes in the table which files it gives to the kernel.
     FILES.set(Some(MappedFiles::lock()));
+    // Not before: a worker's job, for which the rest waits, may lock them.
+    ACCOUNTS.set(Some(accounts::Locked::new()));
     if let Some(besides) = AT_FORK.get() {
         (besides.before)();
     }
@@ -285,6 +290,7 @@ unsafe extern "C" fn in_parent() {
     if let Some(besides) = AT_FORK.get() {
         (besides.in_parent)();
     }
+    ACCOUNTS.take();
     FILES.take();
     end_in_parent();
     GATE.take();
@@ -309,6 +315,7 @@ unsafe extern "C" fn in_child() {
     if let Some(besides) = AT_FORK.get() {
         (besides.in_child)();
     }
+    ACCOUNTS.take();
     FILES.take();
     begin_in_child();
     GATE.take();
@@ -328,6 +335,7 @@ fn begin_in_child() {
     let Err(why) = taken else { return };
     let manager = house::started().map(|house| house.manager);
     house::forget();
+    accounts(accounts::Accounts::renew);
     if let Some(besides) = AT_FORK.get() {
         (besides.without_manager)();
     }

@@ -9,7 +9,7 @@
 //! file may go to the kernel between the look at which of them serves it and the verb; then the manager says
 //! that nothing is mapped there, and the kernel's verb follows.
 
-use crate::budget::{Budget, Promise};
+use crate::budget::{Budget, Promise, check_manager};
 use crate::caller::Caller;
 use crate::failure::{Failure, Kind};
 use crate::files::Opened;
@@ -153,6 +153,7 @@ impl Held {
         if !opened.is_regular {
             return Err(failed(io::Error::from(Errno::NODEV)));
         }
+        check_manager(budget.map(Arc::as_ref)).map_err(|failure| caller.error(failure))?;
         let id = opened.id;
         // SAFETY: a system call without arguments.
         let tid = unsafe { libc::gettid() } as u32;
@@ -209,7 +210,8 @@ impl Held {
     ) -> Result<Self, C::Error> {
         let too_large = || Failure::of(Errno::NOMEM, "cannot map memory");
         let bytes = len.checked_next_multiple_of(PAGE_SIZE).ok_or_else(|| caller.error(too_large()))? as u64;
-        let promise = (!wishes.no_reserve).then(|| Promise::of(bytes, budget)).transpose();
+        check_manager(budget.map(Arc::as_ref)).map_err(|failure| caller.error(failure))?;
+        let promise = (!wishes.no_reserve).then(|| Promise::of(house, bytes, budget)).transpose();
         let promise = promise.map_err(|failure| caller.error(failure))?;
         let group = budget.map(|budget| budget.id());
         let budget = budget.cloned();
@@ -419,8 +421,10 @@ impl Held {
         let (old, at) = (self.len.next_multiple_of(PAGE_SIZE), self.start);
         let new = len.checked_next_multiple_of(PAGE_SIZE).ok_or_else(|| caller.error(too_large()))?;
         let (more, less) = (new.saturating_sub(old) as u64, old.saturating_sub(new) as u64);
-        if let Some(promise) = &mut self.promise {
-            promise.grow(more).map_err(|failure| caller.error(failure))?;
+        if let Some(promise) = self.promise.as_mut().filter(|_| more > 0) {
+            let gone = || caller.error(Failure::new(Kind::State, "there is no manager".to_owned()));
+            let house = house::started().ok_or_else(gone)?;
+            promise.grow(house, more).map_err(|failure| caller.error(failure))?;
         }
         let moved = self.remap_pages(caller, (at, old, new), moving);
         if let Some(promise) = &mut self.promise {

@@ -352,12 +352,6 @@ impl Capacity {
         let is_shared = settings.table.is_some();
         Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir, is_shared })
     }
-
-    /// How many bytes of anonymous memory can be promised. Memory that other processes may have at the moment
-    /// is no room: all that was promised must fit into swap then.
-    pub fn room(&self) -> u64 {
-        if self.is_shared { self.swap } else { self.memory.saturating_add(self.swap) }
-    }
 }
 
 /// How large a swap file can be there, in bytes. A directory in memory is used only if it was named.

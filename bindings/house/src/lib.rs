@@ -2,14 +2,16 @@
 //! bindings/rust).
 //!
 //! What is where: `house` has the manager and the threads that call it, `held` a mapping and how it is made
-//! and given up, `budget` a memory group with what was promised to its mappings, `files` reads, writes and
-//! changes of size of files, `fork` what the two processes of a fork do, `file_table` the descriptors of the
-//! threads, `caller` how a thread of the program waits, `failure` errors, `shared` a budget of several
-//! processes.
+//! and given up, `budget` a memory group, `accounts` what was promised to the mappings of all budgets, `files`
+//! reads, writes and changes of size of files, `fork` what the two processes of a fork do, `mapped` the files
+//! that have mappings, `file_table` the descriptors of the threads, `caller` how a thread of the program
+//! waits, `failure` errors, `shared` a budget of several processes.
 //!
-//! The floors, arrows down only: `held` > `files` > `budget` > `fork` > `house` > `file_table`, `caller`,
-//! `failure`, `mapped`.
+//! The floors, arrows down only: `held` > `files` > `budget`, `fork` > `house` > `shared`, `accounts`,
+//! `mapped`, `file_table`, `caller` > `failure`. One arrow goes up: `house` has the manager call
+//! `fork::note_late`.
 
+mod accounts;
 pub mod budget;
 pub mod caller;
 pub mod failure;
