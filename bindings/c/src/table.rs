@@ -12,11 +12,12 @@ use elbowroom_house::budget::Budget;
 use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::held::Held;
 use elbowroom_house::house::House;
-use std::cell::RefCell;
+use elbowroom_house::kept::Kept;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open file. The descriptor is in the program's table, where the program may close it.
 pub struct File {
@@ -102,19 +103,19 @@ impl Table {
 }
 
 thread_local! {
-    static FORKS: RefCell<Option<Locked>> = const { RefCell::new(None) };
+    static FORKS: Kept<Locked> = const { Kept::new() };
 }
 
 unsafe extern "C" fn before_fork() {
-    FORKS.set(Some(Locked::new()));
+    FORKS.with(|kept| kept.set(Locked::new()));
 }
 
 unsafe extern "C" fn after_fork_in_parent() {
-    FORKS.take();
+    drop(FORKS.with(Kept::take));
 }
 
 unsafe extern "C" fn after_fork_in_child() {
-    if let Some(mut locked) = FORKS.take() {
+    if let Some(mut locked) = FORKS.with(Kept::take) {
         let table = locked.table();
         // The other threads of the parent are not here.
         table.calls = 0;
@@ -128,17 +129,24 @@ unsafe extern "C" fn after_fork_in_child() {
     }
 }
 
-/// Registers what is done at forks, once. What is registered first is done last before a fork: the manager
-/// rests then.
-pub fn register() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the library is never unloaded, so the functions stay.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), None) };
-        elbowroom_house::fork::register();
-        // SAFETY: as above. In the child, the table is unlocked when the manager was taken over.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
-    });
+/// Registers what is done at forks when the library is loaded, before a thread can fork: what another thread
+/// had begun to register at a fork would never be registered in the child.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = register;
+
+/// Registers what is done at forks, once. libc calls hooks before a fork in the reverse order of registration:
+/// the table is locked after the manager has come to rest.
+pub extern "C" fn register() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if IS_DONE.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: the library is never unloaded, so the functions stay.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), None) };
+    elbowroom_house::fork::register();
+    // SAFETY: as above. In the child, the table is unlocked when the manager was taken over.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
 }
 
 /// A call under way, which keeps the manager.
@@ -284,7 +292,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         let mut locked = Locked::new();
         let table = locked.table();
-        // 0 in the child of a fork that this thread has made during the call, which it cannot.
+        // The count is 0 only if this thread has forked during its call, which no call does.
         table.calls = table.calls.saturating_sub(1);
     }
 }

@@ -54,7 +54,7 @@ fn begin() -> Result<Call, Failure> {
     let memory = pages.saturating_mul(page_size).max(Config::MIN_MEMORY);
     let started = manager::start(Settings { memory: Some(memory), swap: Some(0), ..Settings::default() });
     match (started, Call::of_any()) {
-        // Another thread may have started it at the same time.
+        // Another thread may have started it before.
         (_, Some(call)) => Ok(call),
         (Err(failure), None) => Err(failure),
         (Ok(_), None) => Err(Failure::new(Kind::State, "the manager was stopped meanwhile".to_owned())),

@@ -218,6 +218,108 @@ static void test_another(void)
     GOOD(er_stop(manager));
 }
 
+static int *volatile awaited;
+
+/* Registered before the library's own hooks, and so called after them, when the manager rests. */
+static void touch_awaited(void)
+{
+    if (awaited != NULL)
+        awaited[0]++;
+}
+
+static void register_early(void)
+{
+    pthread_atfork(touch_awaited, NULL, NULL);
+}
+
+__attribute__((section(".preinit_array"), used)) static void (*early)(void) = register_early;
+
+/* A child that the manager cannot be copied for has none of the descriptors that were opened for the copy. */
+static void test_given_up(void)
+{
+    er_manager *manager = start();
+    char *bytes = (char *)map(manager, NULL, 48 * MIB, 0);
+    for (size_t at = 0; at < 48 * MIB; at += PAGE)
+        bytes[at] = 1;
+    GOOD(er_advise(manager, bytes, MIB, ER_PAGEOUT));
+    size_t descriptors = entries("/proc/self/fd");
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    awaited = (int *)bytes;
+    int error = dup(2);
+    CHECK(dup2(ends[1], 2) == 2);
+    pid_t child = fork();
+    awaited = NULL;
+    CHECK(dup2(error, 2) == 2 && close(error) == 0 && close(ends[1]) == 0);
+    if (child == 0) {
+        char text[500];
+        ssize_t length = read(ends[0], text, sizeof text - 1);
+        CHECK(length > 0);
+        text[length] = 0;
+        CHECK(strstr(text, "waited for memory itself") != NULL);
+        CHECK(close(ends[0]) == 0 && entries("/proc/self/fd") == descriptors);
+        _exit(0);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    CHECK(close(ends[0]) == 0 && entries("/proc/self/fd") == descriptors && bytes[0] == 2);
+    GOOD(er_unmap(manager, bytes));
+    GOOD(er_stop(manager));
+}
+
+static unsigned char *at_exit;
+
+static void fork_at_exit(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        _exit(at_exit[0] == 7 ? 0 : 1);
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child);
+    _exit(status == 0 ? 42 : 43);
+}
+
+/* A function of atexit may fork, although the destructors of the thread have run. */
+static void test_exit(void)
+{
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        er_manager *manager = start();
+        at_exit = (unsigned char *)map(manager, NULL, MIB, 0);
+        at_exit[0] = 7;
+        BAD(er_close(NULL), EINVAL, "no open file");
+        CHECK(atexit(fork_at_exit) == 0);
+        pid_t other = fork();
+        if (other == 0)
+            _exit(0);
+        CHECK(waitpid(other, NULL, 0) == other);
+        exit(0);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 42);
+}
+
+/* What was stored is in the file after `exit`, although the program has unmapped nothing. */
+static void test_stores_at_exit(void)
+{
+    make_file(4);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        er_manager *manager = start();
+        er_file *file = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
+        map(manager, file, 0, ER_READ | ER_WRITE)[1] = 77;
+        exit(0);
+    }
+    int status = 1;
+    CHECK(waitpid(child, &status, 0) == child && status == 0);
+    int fd = open(path, O_RDONLY);
+    uint64_t there = 0;
+    CHECK(pread(fd, &there, 8, 8) == 8 && there == 77);
+    CHECK(close(fd) == 0);
+}
+
 /* A file that the kernel maps for loads is not managed beside that: a store through one mapping is seen by
    the other one. */
 static void test_kernels(void)
@@ -303,6 +405,9 @@ static const struct test TESTS[] = {
     {"threads", test_threads},
     {"fork", test_fork},
     {"another", test_another},
+    {"given_up", test_given_up},
+    {"exit", test_exit},
+    {"stores_at_exit", test_stores_at_exit},
     {"kernels", test_kernels},
     {"descriptors", test_descriptors},
 };

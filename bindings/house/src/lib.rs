@@ -3,12 +3,12 @@
 //!
 //! What is where: `house` has the manager and the threads that call it, `held` a mapping and how it is made
 //! and given up, `budget` a memory group, `accounts` what was promised to the mappings of all budgets, `files`
-//! reads, writes and changes of size of files, `fork` what the two processes of a fork do, `mapped` the files
-//! that have mappings, `file_table` the descriptors of the threads, `caller` how a thread of the program
+//! reads, writes and changes of size of files, `fork` what the two processes of a fork do, `kept` what a thread has over a
+//! fork, `mapped` the files that have mappings, `file_table` the descriptors of the threads, `caller` how a thread of the program
 //! waits, `failure` errors, `shared` a budget of several processes.
 //!
 //! The floors, arrows down only: `held` > `files` > `budget`, `fork` > `house` > `shared`, `accounts`,
-//! `mapped`, `file_table`, `caller` > `failure`. One arrow goes up: `house` has the manager call
+//! `mapped`, `kept`, `file_table`, `caller` > `failure`. One arrow goes up: `house` has the manager call
 //! `fork::note_late`.
 
 mod accounts;
@@ -20,5 +20,6 @@ pub mod files;
 pub mod fork;
 pub mod held;
 pub mod house;
+pub mod kept;
 mod mapped;
 pub mod shared;

@@ -96,7 +96,8 @@ fn out_of_memory(text: String) -> io::Error {
 
 /// The budget of the innermost [`Budget::within`] of this thread.
 pub fn current() -> Option<Arc<Group>> {
-    CURRENT.with_borrow(Clone::clone)
+    // A destructor of the thread that runs after the budget's own finds none.
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
 /// A budget for mappings: together they never have more than its limit in memory. What does not fit is in

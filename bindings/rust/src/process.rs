@@ -6,7 +6,6 @@ use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::fork;
 use elbowroom_house::house::{self, House, Settings};
 use std::io;
-use std::sync::Once;
 use std::sync::mpsc::Receiver;
 
 /// What errors call things.
@@ -58,17 +57,24 @@ pub fn house() -> io::Result<&'static House> {
 /// AlreadyExists: it runs. Unsupported, as for [`house()`].
 pub fn start_with(settings: Settings) -> io::Result<()> {
     prepare();
-    house::start_with(settings).map(drop).map_err(of_start)
+    house::start_with(settings, drop).map_err(of_start)
+}
+
+/// Registers what is done at forks when the program is loaded, before a thread can fork: what another thread
+/// had begun to register at a fork would never be registered in the child.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = register;
+
+extern "C" fn register() {
+    fork::register();
 }
 
 /// What is there before the manager: the words of its errors, and what is done at a fork and at the end.
 fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        house::speak(&WORDS);
-        fork::register();
-        house::write_back_at_exit();
-    });
+    house::speak(&WORDS);
+    fork::register();
+    house::write_back_at_exit();
 }
 
 fn of_start(failure: Failure) -> io::Error {
