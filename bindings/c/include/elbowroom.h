@@ -402,6 +402,8 @@ int er_open(struct er_manager *manager, const char *name, uint32_t flags, struct
 
  `flags`: ER_READ, with ER_WRITE and ER_TRUST if need be.
 
+ Errors: EBADF. EINVAL: it has O_APPEND, with which the kernel ignores the offset of a write.
+
  Pointers: The pointers are NULL, or as described.
  */
 int er_open_fd(struct er_manager *manager, int fd, uint32_t flags, struct er_file **file);

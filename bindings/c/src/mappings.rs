@@ -215,15 +215,14 @@ enum Pages {
     Whole,
 }
 
-/// Has the manager do something with a range of a mapping that it manages; if the kernel manages it, the
-/// kernel does it.
+/// [`Held::verb`] for a range of a mapping.
 fn on_range(
     call: &Call,
     at: usize,
     len: usize,
     pages: Pages,
     ours: impl FnOnce(&'static House, usize, usize) -> Result<(), Errno> + Send + 'static,
-    kernels: impl FnOnce(*mut c_void, usize) -> c_int,
+    kernels: impl FnOnce(usize, usize) -> c_int + Send,
     what: &str,
 ) -> Result<(), Failure> {
     let held = call.mapping(at, len)?;
@@ -237,18 +236,7 @@ fn on_range(
         }
     };
     let len = end.saturating_sub(first);
-    if len == 0 {
-        return Ok(());
-    }
-    let house = call.house;
-    if house.manager.windows().covers(first, len) {
-        let done = house.ask(Thread, move |house| ours(house, first, len))?;
-        return done.map_err(|errno| Failure::of(errno, what));
-    }
-    match kernels(first as *mut c_void, len) {
-        0 => Ok(()),
-        _ => Err(Failure::of_io(&std::io::Error::last_os_error(), what)),
-    }
+    held.verb(Thread, (first - held.start(), len), ours, kernels, what)
 }
 
 /// Gives advice about a range of a mapping.
@@ -287,7 +275,7 @@ pub extern "C" fn er_advise(
             pages,
             move |house, at, len| house.space.advise(at, len, own),
             // SAFETY: the range is in a mapping of the program's, which has asked for it.
-            |at, len| unsafe { libc::madvise(at, len, kernels) },
+            |at, len| unsafe { libc::madvise(at as *mut _, len, kernels) },
             "the advice cannot be followed",
         )
     })
@@ -313,7 +301,7 @@ pub fn pin(call: &Call, at: usize, length: usize) -> Result<(), Failure> {
         Pages::Touched,
         |house, at, len| house.space.lock(at, len, false),
         // SAFETY: locking changes no bytes.
-        |at, len| unsafe { libc::mlock(at, len) },
+        |at, len| unsafe { libc::mlock(at as *const _, len) },
         "the pages cannot all be brought in: give the budget more memory, or pin less",
     )
 }
@@ -331,7 +319,7 @@ pub extern "C" fn er_unpin(manager: *mut er_manager, address: *mut c_void, lengt
             Pages::Touched,
             |house, at, len| house.space.unlock(at, len),
             // SAFETY: unlocking changes no bytes.
-            |at, len| unsafe { libc::munlock(at, len) },
+            |at, len| unsafe { libc::munlock(at as *const _, len) },
             "the pages cannot be unpinned",
         )
     })

@@ -10,6 +10,7 @@ use crate::border::{call, invalid};
 use elbowroom::{FileId, Place};
 use elbowroom_house::budget::Budget;
 use elbowroom_house::failure::{Failure, Kind};
+use elbowroom_house::files::Opened;
 use elbowroom_house::held::Held;
 use elbowroom_house::house::House;
 use elbowroom_house::kept::Kept;
@@ -30,24 +31,12 @@ pub struct File {
 }
 
 impl File {
-    /// The file that a descriptor is now.
-    pub fn id_of(fd: RawFd) -> Result<FileId, std::io::Error> {
-        // SAFETY: the kernel writes one `stat`; all zero is one.
-        unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            match libc::fstat(fd, &raw mut stat) {
-                0 => Ok(FileId { device: stat.st_dev, inode: stat.st_ino }),
-                _ => Err(std::io::Error::last_os_error()),
-            }
-        }
-    }
-
     /// The descriptor, if it still is this file's.
     ///
     /// # Errors
     /// EBADF: the program has closed it.
     pub fn fd(&self) -> Result<RawFd, Failure> {
-        if Self::id_of(self.fd).is_ok_and(|id| id == self.id) {
+        if Opened::look(self.fd).is_ok_and(|opened| opened.id == self.id) {
             return Ok(self.fd);
         }
         let text = format!("the program has closed descriptor {}, which was an open er_file", self.fd);

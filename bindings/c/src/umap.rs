@@ -9,7 +9,7 @@ use crate::border::{Thread, call, invalid, keep, set_errno};
 use crate::manager;
 use crate::mappings::pin;
 use crate::table::Call;
-use elbowroom::{Advice, Config, Errno, Place};
+use elbowroom::{Advice, Config, Place};
 use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::held::{FilePart, Held, Mode};
 use elbowroom_house::house::{self, Settings};
@@ -118,10 +118,11 @@ fn map(
     offset: libc::off_t,
 ) -> Result<usize, Failure> {
     let page = variables().page_size as usize;
-    if len == 0 || !len.is_multiple_of(page) || !at.is_multiple_of(page) {
-        return Err(invalid(format!(
-            "umap: {len} bytes at {at:#x} are not whole pages of UMAP_PAGESIZE ({page})"
-        )));
+    if len == 0 || !len.is_multiple_of(page) {
+        return Err(invalid(format!("umap: {len} bytes are not whole pages of UMAP_PAGESIZE ({page})")));
+    }
+    if !at.is_multiple_of(PAGE_SIZE) {
+        return Err(invalid(format!("umap: the address {at:#x} is no multiple of {PAGE_SIZE}")));
     }
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 || prot == 0 {
         return Err(invalid("umap: prot is PROT_READ, or PROT_READ | PROT_WRITE"));
@@ -188,13 +189,20 @@ pub unsafe extern "C" fn umap_prefetch(n: c_int, pages: *const umap_prefetch_ite
         let page = variables().page_size as usize;
         // SAFETY: the caller's promise.
         let items = unsafe { std::slice::from_raw_parts(pages, n as usize) };
-        let firsts = items.iter().map(|item| item.page_base_addr as usize / page * page);
         let call = running()?;
-        let known: Vec<usize> = firsts.filter(|at| call.mapping(*at, 1).is_ok()).collect();
-        let read = move |house: &'static house::House| -> Result<(), Errno> {
-            known.iter().try_for_each(|at| house.space.advise(*at, page, Advice::WillNeed))
+        let page_of = |item: &umap_prefetch_item| {
+            let at = item.page_base_addr as usize;
+            let held = call.mapping(at, 1).ok()?;
+            // A region begins at any page of the machine, and its pages are counted from there.
+            let from = (at - held.start()) / page * page;
+            Some((held.start() + from, page.min(held.len() - from)))
         };
-        call.house.ask(Thread, read)?.map_err(|errno| Failure::of(errno, "cannot read ahead"))
+        let pages: Vec<_> = items.iter().filter_map(page_of).collect();
+        call.house.ask(Thread, move |house| {
+            for (at, len) in pages {
+                let _ = house.space.advise(at, len, Advice::WillNeed);
+            }
+        })
     });
 }
 

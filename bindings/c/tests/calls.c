@@ -387,6 +387,25 @@ static void test_misuse(void)
     BAD(er_file_read(file, (uint64_t)-4, &size, 8, NULL), EINVAL, "read");
     BAD(er_file_size(file, NULL), EINVAL, "NULL");
     CHECK(er_file_resize(file, (uint64_t)-1) == EFBIG);
+    er_file *other = NULL;
+    size_t done = 5;
+    CHECK(er_file_write(other, 0, &size, 8, &done) == EINVAL && done == 0);
+    int append = open(path, O_RDWR | O_APPEND), nothing = open(path, O_PATH), next = dup(0);
+    CHECK(append >= 0 && nothing >= 0 && next >= 0 && close(next) == 0);
+    BAD(er_open_fd(manager, append, ER_READ | ER_WRITE | ER_TRUST, &other), EINVAL, "O_APPEND");
+    BAD(er_open_fd(manager, nothing, ER_READ, &other), EBADF, "descriptor");
+    CHECK(dup(0) == next && close(next) == 0 && close(append) == 0 && close(nothing) == 0);
+    /* A pipe that nobody writes to keeps nobody waiting. */
+    char pipe_path[sizeof path + 10];
+    snprintf(pipe_path, sizeof pipe_path, "%s-pipe", path);
+    CHECK(mkfifo(pipe_path, 0600) == 0);
+    alarm(20);
+    GOOD(er_open(manager, pipe_path, ER_READ, &other));
+    alarm(60);
+    options = options_of(other, PAGE, ER_READ);
+    BAD(er_map(manager, &options, &address), ENODEV, "cannot map");
+    CHECK(unlink(pipe_path) == 0);
+    GOOD(er_close(other));
     er_file *devices = NULL;
     GOOD(er_open(manager, "/dev/null", ER_READ | ER_WRITE, &devices));
     options = options_of(devices, PAGE, ER_READ);

@@ -61,8 +61,65 @@ static void test_umap(void)
     close(fd);
 }
 
+/* A region begins at any page of the machine, also if the pages of umap are larger. */
+static void test_pages(void)
+{
+    setenv("UMAP_PAGESIZE", "65536", 1);
+    make_file(64);
+    int fd = open(path, O_RDWR);
+    int prot = PROT_READ | PROT_WRITE;
+    uint64_t *region = umap((void *)0x510000003000, 131072, prot, UMAP_PRIVATE | UMAP_FIXED, fd, 0);
+    CHECK(region == (uint64_t *)0x510000003000);
+    uint64_t *other = umap(NULL, 65536, prot, UMAP_PRIVATE, fd, 131072);
+    CHECK(other != UMAP_FAILED);
+    /* Errors are ignored, and what follows is read all the same. */
+    struct umap_prefetch_item items[] = {{NULL}, {region + 31 * 512}, {other + 15 * 512}};
+    umap_prefetch(3, items);
+    CHECK(region[31 * 512] == 31 && other[0] == 32 && other[15 * 512] == 47);
+    CHECK(uunmap(region, 131072) == 0 && uunmap(other, 65536) == 0);
+    close(fd);
+}
+
+static pthread_barrier_t barrier;
+
+static void *map_first(void *argument)
+{
+    int fd = *(int *)argument;
+    pthread_barrier_wait(&barrier);
+    return umap(NULL, 65536, PROT_READ, UMAP_PRIVATE, fd, 0);
+}
+
+/* Threads that all make the first mapping: one of them starts the manager. */
+static void test_first(void)
+{
+    make_file(16);
+    int fd = open(path, O_RDWR);
+    for (int round = 0; round < 20; round++) {
+        pid_t child = fork();
+        CHECK(child >= 0);
+        if (child == 0) {
+            enum { THREADS = 6 };
+            pthread_t threads[THREADS];
+            CHECK(pthread_barrier_init(&barrier, NULL, THREADS) == 0);
+            for (int at = 0; at < THREADS; at++)
+                CHECK(pthread_create(&threads[at], NULL, map_first, &fd) == 0);
+            for (int at = 0; at < THREADS; at++) {
+                void *region = NULL;
+                CHECK(pthread_join(threads[at], &region) == 0);
+                CHECK(region != UMAP_FAILED);
+            }
+            _exit(0);
+        }
+        int status = 1;
+        CHECK(waitpid(child, &status, 0) == child && status == 0);
+    }
+    close(fd);
+}
+
 static const struct test TESTS[] = {
     {"umap", test_umap},
+    {"pages", test_pages},
+    {"first", test_first},
 };
 
 int main(int argc, char **argv)
