@@ -213,7 +213,7 @@ static void test_promises(void)
     GOOD(er_group_remove(group));
     GOOD(er_stop(manager));
 
-    manager = start_with(32 * MIB, 24 * MIB, NULL);
+    manager = start_with(32 * MIB, 26 * MIB, NULL); /* 1 MiB of each group is kept free. */
     GOOD(er_group_create(manager, NULL, &limits, &group));
     GOOD(er_group_create(manager, NULL, &limits, &other));
     limits.memory_swap_max = 12 * MIB;

@@ -201,13 +201,13 @@ static void test_another(void)
         GOOD(er_group_get_stats(group, &stats, sizeof stats));
         CHECK(stats.anonymous_bytes == 0);
         /* The whole promise is there. */
-        options.length = 40 * MIB;
+        options.length = 36 * MIB;
         options.group = group;
         GOOD(er_map(another, &options, &address));
-        for (size_t at = 0; at < 40 * MIB; at += PAGE)
+        for (size_t at = 0; at < 36 * MIB; at += PAGE)
             ((char *)address)[at] = 1;
         GOOD(er_group_get_stats(group, &stats, sizeof stats));
-        CHECK(stats.peak_bytes <= 8 * MIB && stats.anonymous_bytes == 40 * MIB);
+        CHECK(stats.peak_bytes <= 8 * MIB && stats.anonymous_bytes == 36 * MIB);
         GOOD(er_unmap(another, address));
         GOOD(er_stop(another));
         _exit(0);

@@ -21,6 +21,9 @@ pub type AccountId = u64;
 pub struct Bounds {
     /// Bytes of memory.
     pub memory: u64,
+    /// Of these, bytes that are kept free if not all of the promises fit into memory, at most all of them: a
+    /// page comes in from swap before its place there is free.
+    pub reserve: u64,
     /// Bytes of swap.
     pub swap: u64,
     /// Bytes of memory and swap together.
@@ -53,9 +56,13 @@ impl Account {
     fn sums(&self) -> Sums {
         let Self { bounds, own, inner, .. } = self;
         let promised = own.saturating_add(inner.promised);
+        let beyond = match promised.checked_sub(bounds.memory) {
+            None | Some(0) => 0,
+            Some(beyond) => beyond.saturating_add(bounds.reserve),
+        };
         Sums {
             promised,
-            least_swap: promised.saturating_sub(bounds.memory).max(inner.least_swap),
+            least_swap: beyond.max(inner.least_swap),
             most_swap: own.saturating_add(inner.most_swap).min(bounds.swap),
         }
     }
@@ -126,7 +133,7 @@ impl Accounts {
     /// Makes a root without promises. A child that could not take its parent's manager over may start one of
     /// its own: the budgets and promises that it has copies of count in the old root.
     pub fn renew(&mut self) {
-        let none = Bounds { memory: 0, swap: 0, both: 0 };
+        let none = Bounds { memory: 0, reserve: 0, swap: 0, both: 0 };
         self.root = self.enter(Limits::default(), none, None);
     }
 
@@ -246,13 +253,16 @@ mod tests {
     use super::*;
 
     fn bounds(memory: u64, swap: u64) -> Bounds {
-        Bounds { memory, swap, both: u64::MAX }
+        Bounds { memory, reserve: 0, swap, both: u64::MAX }
     }
 
     /// Whether each page of three accounts can be in memory or in swap at the same time: all ways are tried.
     fn fits(root: Bounds, outer: Bounds, inner: Bounds, pages: [u64; 3]) -> bool {
         let [in_root, in_outer, in_inner] = pages;
-        let holds = |bounds: Bounds, memory: u64, swap: u64| memory <= bounds.memory && swap <= bounds.swap;
+        let holds = |bounds: Bounds, memory: u64, swap: u64| {
+            let kept = if memory + swap > bounds.memory { bounds.reserve } else { 0 };
+            memory <= bounds.memory - kept && swap <= bounds.swap
+        };
         let ways = (0..=in_root).flat_map(|a| (0..=in_outer).map(move |b| (a, b)));
         let mut ways = ways.flat_map(|(a, b)| (0..=in_inner).map(move |c| (a, b, c)));
         ways.any(|(a, b, c)| {
@@ -265,7 +275,10 @@ mod tests {
 
     #[test]
     fn a_promise_is_made_exactly_if_it_can_be_kept() {
-        let all = || (0..3).flat_map(|memory| (0..3).map(move |swap| bounds(memory, swap)));
+        let all = || {
+            let some = (0..3).flat_map(|memory| (0..3).map(move |swap| bounds(memory, swap)));
+            some.chain([Bounds { reserve: 1, ..bounds(2, 2) }, Bounds { reserve: 1, ..bounds(1, 3) }])
+        };
         let mut made = 0;
         for (root, outer, inner) in all().flat_map(|a| all().flat_map(move |b| all().map(move |c| (a, b, c))))
         {

@@ -13,6 +13,10 @@ use std::time::{Duration, Instant};
 /// The least limit of a budget, in bytes: what a few accesses at a time need.
 pub const LEAST_LIMIT: u64 = 1 << 20;
 
+/// Of so many bytes of single pages in memory, and in swap, what describes them has one byte at most.
+const IN_MEMORY_PER_DESCRIBED: u64 = 16;
+const IN_SWAP_PER_DESCRIBED: u64 = 100;
+
 /// How long a lower limit waits until enough is reclaimed, and the time between two attempts. Pages that a
 /// fork shares, or that are being written, go a moment later.
 const RECLAIM_BOUND: Duration = Duration::from_secs(2);
@@ -201,16 +205,22 @@ fn bounds_of(limits: &Limits, capacity: &Capacity) -> Bounds {
     let (memory, swap, both) = (pages(max), pages(swap_max), pages(memory_swap_max));
     if capacity.is_shared {
         // Other processes may have all of the memory (`of_manager`).
-        return Bounds { memory: 0, swap: swap.saturating_add(memory), both };
+        return Bounds { memory: 0, reserve: 0, swap: swap.saturating_add(memory), both };
     }
-    Bounds { memory, swap, both }
+    Bounds { memory, reserve: LEAST_LIMIT, swap, both }
 }
 
 /// What may be promised by all budgets together. Memory that other processes may have at the moment is no
 /// room: all that was promised must fit into swap then.
 fn bounds_of_root(capacity: &Capacity) -> Bounds {
-    let memory = if capacity.is_shared { 0 } else { capacity.memory };
-    Bounds { memory, swap: capacity.swap, both: u64::MAX }
+    let Capacity { memory, swap, is_shared, .. } = *capacity;
+    if is_shared {
+        return Bounds { memory: 0, reserve: 0, swap, both: u64::MAX };
+    }
+    // The memory also has what describes pages (`Config::arena_frames`).
+    let described = memory / IN_MEMORY_PER_DESCRIBED + swap / IN_SWAP_PER_DESCRIBED;
+    let memory = memory.saturating_sub(LEAST_LIMIT + described);
+    Bounds { memory, reserve: LEAST_LIMIT.min(memory), swap, both: u64::MAX }
 }
 
 fn check(limits: &Limits) -> Result<(), Failure> {
@@ -293,8 +303,8 @@ fn no_room_for(bytes: u64, no_room: NoRoom, capacity: &Capacity) -> Failure {
     } else {
         format!(
             "{bytes} bytes do not fit into the {memory} bytes of memory and {swap} of swap in {dir} that all \
-             mappings of the process have together, of which {promised} are in use, and of which a budget \
-             has no more memory than its limit: make room there, or {}",
+             mappings of the process have together, with what describes them, and of which {promised} are in \
+             use: make room there, or {}",
             house::words().swap_dir
         )
     };
