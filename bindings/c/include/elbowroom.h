@@ -70,7 +70,8 @@
 #define ER_OR_KERNEL 2
 
 /*
- For er_map: the mapping begins at er_map_options.address, where nothing may be mapped (EEXIST).
+ For er_map: the mapping begins at er_map_options.address. The library takes whole blocks of 2 MiB around
+ it, in which nothing else may be mapped (EEXIST).
  */
 #define ER_FIXED 4
 

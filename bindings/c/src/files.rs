@@ -1,8 +1,9 @@
 //! Files.
 
-use crate::border::{Thread, call, invalid, path, put};
+use crate::border::{call, invalid, path, put};
 use crate::manager::er_manager;
 use crate::table::{Call, File, with_manager};
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::files::{self, Opened};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};

@@ -1,11 +1,12 @@
 //! Mappings.
 
-use crate::border::{Thread, invalid, put, sized};
+use crate::border::{invalid, put, sized};
 use crate::files::{ER_READ, ER_TRUST, ER_WRITE, er_file, length};
 use crate::groups::er_group;
 use crate::manager::er_manager;
 use crate::table::{Call, File, with_manager};
 use elbowroom::{Advice, Errno, Place};
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house::House;
@@ -17,7 +18,8 @@ pub const ER_PRIVATE: u32 = 1;
 /// For er_map: if the manager cannot manage the file (another process uses it, say), the kernel maps it,
 /// beside the budget. Without it that is the error EOPNOTSUPP. er_is_managed tells.
 pub const ER_OR_KERNEL: u32 = 2;
-/// For er_map: the mapping begins at er_map_options.address, where nothing may be mapped (EEXIST).
+/// For er_map: the mapping begins at er_map_options.address. The library takes whole blocks of 2 MiB around
+/// it, in which nothing else may be mapped (EEXIST).
 pub const ER_FIXED: u32 = 4;
 
 /// For er_advise: no advice; streams of accesses are found, and read ahead.

@@ -124,8 +124,8 @@ unsafe extern "C" fn after_fork_in_child() {
 #[unsafe(link_section = ".init_array")]
 static AT_LOAD: extern "C" fn() = register;
 
-/// Registers what is done at forks, once. libc calls hooks before a fork in the reverse order of registration:
-/// the table is locked after the manager has come to rest.
+/// Registers what is done at forks, once. libc calls hooks before a fork in the reverse order of
+/// registration: the table is locked after the manager has come to rest.
 pub extern "C" fn register() {
     static IS_DONE: AtomicBool = AtomicBool::new(false);
     if IS_DONE.swap(true, Ordering::AcqRel) {

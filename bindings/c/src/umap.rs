@@ -5,11 +5,12 @@
 //! reaches the file, although the flag is called UMAP_PRIVATE; other processes' writes to the file are not
 //! seen, as with umap. A region inside of another one (UMAP_FIXED) replaces that part of it.
 
-use crate::border::{Thread, call, invalid, keep, set_errno};
+use crate::border::{call, invalid, keep, set_errno};
 use crate::manager;
 use crate::mappings::pin;
 use crate::table::Call;
 use elbowroom::{Advice, Config, Place};
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::held::{FilePart, Held, Mode};
 use elbowroom_house::house::{self, Settings};

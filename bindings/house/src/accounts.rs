@@ -1,10 +1,9 @@
 //! What was promised to anonymous memory, budget by budget: all of it can be stored to at the same time.
 //!
-//! A budget keeps at most its limit in memory, so what was promised beyond that has to be in swap: in the swap
-//! that the budget, and each one around it, may use. The swap is one file, so budgets that need the same part
-//! of it need more than it has. Of each account two sums are kept: the least swap that its promises need, and
-//! the most that they can use. A promise is made only if the least is not above the most in each account from
-//! the budget's own to the root's.
+//! A budget keeps at most its limit in memory, so what was promised beyond that has to be in swap: in the
+//! swap that the budget, and each one around it, may use. The swap is one file, which all budgets share. Each
+//! account has two sums: the least swap that its promises need, and the most that they can use. A promise is
+//! made only if the least is not above the most, in each account from the budget's own to the root's.
 //!
 //! Synchronization: one mutex for all accounts, which is held for moments only, and by a thread that forks. A
 //! sum is checked and stored in one step.

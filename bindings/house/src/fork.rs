@@ -13,7 +13,7 @@
 
 use crate::accounts::{self, accounts};
 use crate::file_table;
-use crate::house::{self, Capacity, Gate, House};
+use crate::house::{self, ADDRESS_END, Capacity, Gate, House};
 use crate::kept::Kept;
 use crate::mapped::MappedFiles;
 use elbowroom::{Inheritance, Side};
@@ -71,8 +71,6 @@ static STATE: AtomicU32 = AtomicU32::new(IDLE);
 const REST_BOUND: Duration = Duration::from_secs(15);
 /// How often the worker looks whether the fork is over, or the forking thread waits for a page.
 const LOOK: Duration = Duration::from_micros(500);
-/// The end of the addresses that a process can have.
-const ADDRESS_END: usize = 1 << 47;
 /// The size of a page.
 const PAGE: usize = elbowroom_machine::PAGE_SIZE;
 
@@ -150,16 +148,22 @@ pub fn register() {
     if REGISTERED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: new memory, which is never unmapped; all zero is an atomic. The hooks stay valid, since the
-    // library is never unloaded.
-    unsafe {
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        let at = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        if at != libc::MAP_FAILED {
-            LATE.store(at.cast(), Ordering::Release);
-        }
-        libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child));
-    }
+    count_late();
+    // SAFETY: the hooks stay valid, since the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+/// Counts late forks from 0 on, apart from those of the parent.
+fn count_late() {
+    let before = LATE.load(Ordering::Acquire);
+    let fixed = if before.is_null() { 0 } else { libc::MAP_FIXED };
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS | fixed);
+    // SAFETY: new memory, or in the place of the page that is only used here; it is never unmapped. All zero
+    // is an atomic.
+    let at = unsafe { libc::mmap(before.cast(), PAGE, rights, flags, -1, 0) };
+    let at = if at == libc::MAP_FAILED { std::ptr::null_mut() } else { at };
+    LATE.store(at.cast(), Ordering::Release);
 }
 
 unsafe extern "C" fn prepare() {
@@ -328,7 +332,8 @@ unsafe extern "C" fn in_child() {
 }
 
 fn begin_in_child() {
-    let Some(prepared) = PREPARED.with(Kept::take) else { return };
+    // A child without the parent's manager may start one of its own.
+    let Some(prepared) = PREPARED.with(Kept::take) else { return count_late() };
     IS_CHILD.store(true, Ordering::Release);
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
@@ -353,6 +358,7 @@ fn begin_in_child() {
     let manager = house::started().map(|house| house.manager);
     house::forget();
     accounts(accounts::Accounts::renew);
+    count_late();
     if let Some(besides) = AT_FORK.get() {
         (besides.without_manager)();
     }

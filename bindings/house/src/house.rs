@@ -41,7 +41,7 @@ const EXIT_BOUND: Duration = Duration::from_secs(60);
 const MEMORY_PERCENT: u64 = 75;
 
 /// The end of the addresses that a process can have.
-const ADDRESS_END: usize = 1 << 47;
+pub const ADDRESS_END: usize = 1 << 47;
 
 /// The manager, its one space, and the queue to the workers. Never freed.
 pub struct House {
@@ -140,8 +140,14 @@ pub fn speak(words: &'static Words) {
 
 /// The words of the language.
 pub fn words() -> &'static Words {
-    const NONE: Words =
-        Words { fork: "execute a program", trust: "", swap_dir: "", shared_swap: "", swap: "" };
+    const NONE: Words = Words {
+        fork: "execute a program",
+        trust: "",
+        swap_dir: "",
+        shared_swap: "",
+        swap: "",
+        own_budget: "",
+    };
     // SAFETY: the words live for ever, and nothing changes them.
     unsafe { WORDS.load(Ordering::Acquire).as_ref() }.unwrap_or(&NONE)
 }
@@ -190,8 +196,10 @@ pub fn start_with<R>(settings: Settings, enter: impl FnOnce(&'static House) -> R
 }
 
 fn begin_with(settings: Settings) -> Result<&'static House, String> {
-    // In this thread, whose name is the program's, as other processes see it.
-    let member = settings.table.as_deref().map(shared::open).transpose()?.map(shared::enter);
+    let open = |path| shared::open(path).map_err(|why| format!("{why}; {}", words().own_budget));
+    // In this thread: other processes see the member by the name of the thread that enters, which is the
+    // program's.
+    let member = settings.table.as_deref().map(open).transpose()?.map(shared::enter);
     let make = move || {
         file_table::make_empty()
             .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;

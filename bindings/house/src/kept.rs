@@ -3,8 +3,8 @@
 use std::cell::RefCell;
 use std::mem::ManuallyDrop;
 
-/// A value of a thread, for a `thread_local!`. It has no destructor: `exit` runs those of the thread before it
-/// calls the functions of `atexit`, which may fork.
+/// A value of a thread, for a `thread_local!`. It has no destructor: `exit` runs those of the thread before
+/// it calls the functions of `atexit`, which may fork.
 #[derive(Debug)]
 pub struct Kept<T>(RefCell<ManuallyDrop<Option<T>>>);
 

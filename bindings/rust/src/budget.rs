@@ -2,9 +2,10 @@
 
 use crate::map::MmapMut;
 use crate::options::MmapOptions;
-use crate::process::{self, Thread};
+use crate::process;
 use crate::size::Size;
 use elbowroom_house::budget::Budget as Group;
+use elbowroom_house::caller::Thread;
 use elbowroom_house::house::{self, Settings};
 use elbowroom_manager::{Limits, Stats};
 use std::cell::RefCell;

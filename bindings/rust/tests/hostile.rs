@@ -638,3 +638,25 @@ fn a_file_that_the_kernel_maps_stays_the_kernels() {
     let again = map_mut(&MmapOptions::new(), &file).unwrap();
     assert_eq!((again[PAGE], again.is_managed()), (200, is_root()));
 }
+
+#[test]
+fn a_mapping_by_the_kernel_keeps_no_descriptor() {
+    let ended = apart("a_mapping_by_the_kernel_keeps_no_descriptor", Path::new("/dev/shm"), |directory| {
+        let path = directory.join(format!("elbowroom-{}", std::process::id()));
+        let bytes = patterned(&path, 4 * PAGE);
+        let file = open(&path);
+        std::fs::remove_file(&path).unwrap();
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let first = map(&MmapOptions::new(), &file).unwrap();
+        let before = descriptors();
+        let second = map(&MmapOptions::new(), &file).unwrap();
+        assert!(!second.is_managed() && second[..] == bytes[..]);
+        assert_eq!(descriptors(), before);
+        let mut stored = second.make_mut().unwrap();
+        stored[PAGE] = !bytes[PAGE];
+        assert_eq!(first[PAGE], !bytes[PAGE]);
+    });
+    if let Some((status, text)) = ended {
+        assert!(status.success(), "{status}: {text}");
+    }
+}
