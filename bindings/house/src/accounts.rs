@@ -87,6 +87,8 @@ pub struct NoRoom {
     pub is_root: bool,
     /// The limits of its budget; the root has none.
     pub limits: Limits,
+    /// [`Bounds::reserve`].
+    pub reserve: u64,
     /// Bytes that were promised before.
     pub promised: u64,
 }
@@ -219,7 +221,12 @@ impl Accounts {
         let changed = self.changed(id, change);
         if let Some((id, account)) = changed.iter().find(|(_, account)| !account.has_room()) {
             let (is_root, promised) = (account.outer.is_none(), self.promised(*id));
-            return Err(NoRoom { is_root, limits: account.limits, promised });
+            return Err(NoRoom {
+                is_root,
+                limits: account.limits,
+                reserve: account.bounds.reserve,
+                promised,
+            });
         }
         self.accounts.extend(changed);
         Ok(())

@@ -172,19 +172,25 @@ fn change_limits(house: &House, id: GroupId, account: AccountId, limits: Limits)
     }
 }
 
-fn too_little(NoRoom { is_root, limits, promised }: NoRoom) -> Failure {
-    let text = if is_root {
+fn too_little(no_room: NoRoom) -> Failure {
+    let text = if no_room.is_root {
         "with this limit the memory of all budgets would need more swap than there is".to_owned()
     } else {
-        let room = describe(&limits);
+        let (room, promised) = (describe(&no_room), no_room.promised);
         format!("{room} are less than the {promised} bytes that memory of the budget has")
     };
     Failure::new(Kind::Value, text)
 }
 
-fn describe(limits: &Limits) -> String {
+fn describe(NoRoom { limits, reserve, .. }: &NoRoom) -> String {
     let Limits { max, swap_max, memory_swap_max, .. } = limits;
-    let both = format!("{max} bytes of memory and {swap_max} of swap");
+    let both = match reserve {
+        0 => format!("{max} bytes of memory and {swap_max} of swap"),
+        _ => format!(
+            "{max} bytes of memory ({reserve} of them kept free for pages that come in) and {swap_max} of \
+             swap"
+        ),
+    };
     if *memory_swap_max < max.saturating_add(*swap_max) {
         return format!("{both} ({memory_swap_max} together)");
     }
@@ -288,10 +294,10 @@ impl Drop for Promise {
 }
 
 fn no_room_for(bytes: u64, no_room: NoRoom, capacity: &Capacity) -> Failure {
-    let NoRoom { is_root, limits, promised } = no_room;
+    let NoRoom { is_root, promised, .. } = no_room;
     let (memory, swap, dir) = (capacity.memory, capacity.swap, capacity.swap_dir.display());
     let text = if !is_root {
-        let (room, how) = (describe(&limits), house::words().swap);
+        let (room, how) = (describe(&no_room), house::words().swap);
         format!("{bytes} bytes do not fit into a budget of {room}, of which {promised} are in use: {how}")
     } else if capacity.is_shared {
         format!(
