@@ -43,7 +43,7 @@ pub fn call(f: impl FnOnce() -> Result<(), Failure>) -> c_int {
 }
 
 /// Keeps the text of an error for the calling thread.
-pub fn keep(text: &str) {
+fn keep(text: &str) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // A thread that ends has no place for it any more.
     let _ = LAST.try_with(|last| last.replace(text));

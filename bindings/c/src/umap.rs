@@ -5,7 +5,7 @@
 //! reaches the file, although the flag is called UMAP_PRIVATE; other processes' writes to the file are not
 //! seen, as with umap. A region inside of another one (UMAP_FIXED) replaces that part of it.
 
-use crate::border::{call, invalid, keep, set_errno};
+use crate::border::{call, invalid, set_errno};
 use crate::manager;
 use crate::mappings::pin;
 use crate::table::Call;
@@ -17,7 +17,7 @@ use elbowroom_house::house::{self, Settings};
 use elbowroom_machine::PAGE_SIZE;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A page to be read ahead: an address in it.
 #[repr(C)]
@@ -36,14 +36,34 @@ fn variable<T: FromStr>(name: &str) -> Option<T> {
 }
 
 fn variables() -> &'static Variables {
-    static VARIABLES: OnceLock<Variables> = OnceLock::new();
-    VARIABLES.get_or_init(|| {
+    // No lock, which another thread could hold at a fork.
+    static VARIABLES: AtomicPtr<Variables> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: what is stored was leaked, and nothing changes it.
+    if let Some(variables) = unsafe { VARIABLES.load(Ordering::Acquire).as_ref() } {
+        return variables;
+    }
+    let read = Box::into_raw(Box::new(Variables::read()));
+    let null = std::ptr::null_mut();
+    // SAFETY: as above; what another thread has stored first is used, and ours is nobody else's.
+    unsafe {
+        match VARIABLES.compare_exchange(null, read, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => &*read,
+            Err(first) => {
+                drop(Box::from_raw(read));
+                &*first
+            }
+        }
+    }
+}
+
+impl Variables {
+    fn read() -> Self {
         let page = PAGE_SIZE as u64;
         let is_size = |size: &u64| *size > 0 && size.is_multiple_of(page) && *size <= 1 << 40;
         let page_size = variable("UMAP_PAGESIZE").filter(is_size).unwrap_or(page);
         let pages = variable("UMAP_BUFSIZE").filter(|pages| *pages > 0);
-        Variables { page_size, pages: pages.unwrap_or_else(|| house::default_memory() / page_size) }
-    })
+        Self { page_size, pages: pages.unwrap_or_else(|| house::default_memory() / page_size) }
+    }
 }
 
 /// The manager that runs, or one with umap's budget.
@@ -104,8 +124,10 @@ pub extern "C" fn umap_ex(
     store: *mut c_void,
 ) -> *mut c_void {
     if !store.is_null() {
-        keep("umap_ex: stores of the program's own are not supported, only files");
-        set_errno(libc::ENOTSUP);
+        run(|| {
+            let text = "umap_ex: stores of the program's own are not supported, only files";
+            Err(Failure { errno: libc::ENOTSUP, ..invalid(text) })
+        });
         return libc::MAP_FAILED;
     }
     umap(address, length, prot, flags, fd, offset)
