@@ -70,7 +70,8 @@
 #define ER_OR_KERNEL 2
 
 /*
- For er_map: the mapping begins at er_map_options.address, where nothing may be mapped (EEXIST).
+ For er_map: the mapping begins at er_map_options.address. The library takes whole blocks of 2 MiB around
+ it, in which nothing else may be mapped (EEXIST).
  */
 #define ER_FIXED 4
 
@@ -402,6 +403,8 @@ int er_open(struct er_manager *manager, const char *name, uint32_t flags, struct
 
  `flags`: ER_READ, with ER_WRITE and ER_TRUST if need be.
 
+ Errors: EBADF. EINVAL: it has O_APPEND, with which the kernel ignores the offset of a write.
+
  Pointers: The pointers are NULL, or as described.
  */
 int er_open_fd(struct er_manager *manager, int fd, uint32_t flags, struct er_file **file);
@@ -574,7 +577,8 @@ void er_map_options_init(struct er_map_options *options, size_t size);
  thread. They come in when they are touched, within the budget.
 
  A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read.
- Memory that is promised here is there: all anonymous memory together is never more than memory and swap.
+ Memory that is promised here is there: what a group cannot have in memory fits into swap, beside what the
+ other groups need there.
 
  Errors: ENOMEM: memory and swap of the group, or of all, do not have so much. EACCES: the file is not open
  for that. EOPNOTSUPP: the file cannot be managed, for the reason that er_error gives (see ER_TRUST and

@@ -1,44 +1,21 @@
 //! What passes between C and Rust: errors are numbers with a text, panics are errors, structs have a size.
 
-use elbowroom_house::caller::{Caller, Words};
+use elbowroom_house::caller::Words;
 use elbowroom_house::failure::{Failure, Kind};
 use std::cell::RefCell;
 use std::ffi::{CStr, CString, c_char, c_int};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::sync::mpsc::Receiver;
 
 /// What errors call things.
 pub const WORDS: Words = Words {
     shared_swap: "",
+    own_budget: "",
     fork: "execute a program in the child, or make the memory there",
     trust: "open it with ER_TRUST to have it managed all the same, or map it with ER_OR_KERNEL",
     swap_dir: "name another directory in er_config.swap_dir",
     swap: "give the group a larger max or swap_max",
 };
-
-/// A thread of the program.
-#[derive(Clone, Copy)]
-pub struct Thread;
-
-impl Caller for Thread {
-    type Error = Failure;
-
-    fn wait<R: Send>(self, answer: Receiver<R>) -> Result<R, Failure> {
-        answer.recv().map_err(|_| Failure {
-            errno: libc::EIO,
-            ..Failure::new(Kind::System, "a thread of elbowroom has failed".to_owned())
-        })
-    }
-
-    fn run<R: Send>(self, f: impl FnOnce() -> R + Send) -> R {
-        f()
-    }
-
-    fn error(self, failure: Failure) -> Failure {
-        failure
-    }
-}
 
 thread_local! {
     static LAST: RefCell<CString> = RefCell::default();
@@ -66,7 +43,7 @@ pub fn call(f: impl FnOnce() -> Result<(), Failure>) -> c_int {
 }
 
 /// Keeps the text of an error for the calling thread.
-pub fn keep(text: &str) {
+fn keep(text: &str) {
     let text = CString::new(text.replace('\0', " ")).unwrap_or_default();
     // A thread that ends has no place for it any more.
     let _ = LAST.try_with(|last| last.replace(text));

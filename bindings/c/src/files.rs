@@ -1,11 +1,12 @@
 //! Files.
 
-use crate::border::{Thread, call, invalid, path, put};
+use crate::border::{call, invalid, path, put};
 use crate::manager::er_manager;
 use crate::table::{Call, File, with_manager};
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::Failure;
-use elbowroom_house::files;
-use std::ffi::{CString, c_char, c_int, c_void};
+use elbowroom_house::files::{self, Opened};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::os::fd::RawFd;
 use std::os::unix::ffi::OsStrExt;
 
@@ -66,16 +67,34 @@ pub unsafe extern "C" fn er_open(
         let access = if flags & ER_WRITE != 0 { libc::O_RDWR } else { libc::O_RDONLY };
         let create = if flags & ER_CREATE != 0 { libc::O_CREAT } else { 0 };
         let text = CString::new(name.as_os_str().as_bytes()).map_err(|_| invalid("name has a NUL"))?;
-        // SAFETY: the text ends.
-        let fd = unsafe { libc::open(text.as_ptr(), access | create | libc::O_CLOEXEC, 0o666) };
+        let fd = open(&text, access | create);
         // SAFETY: the caller's promise.
         unsafe { enter(call, fd, flags, file, &format!("cannot open {}", name.display())) }
     })
 }
 
+/// Opens a file without a wait for what a pipe, a terminal or a device may never do.
+fn open(path: &CStr, flags: c_int) -> RawFd {
+    let flags = flags | libc::O_CLOEXEC | libc::O_NOCTTY;
+    let mut more = libc::O_NONBLOCK;
+    loop {
+        // SAFETY: the text ends.
+        let fd = unsafe { libc::open(path.as_ptr(), flags | more, 0o666) };
+        match std::io::Error::last_os_error().raw_os_error() {
+            _ if fd >= 0 => return fd,
+            Some(libc::EINTR) => {}
+            // Another process has a lease, which only files have. The kernel ends it after a while.
+            Some(libc::EWOULDBLOCK) if more != 0 => more = 0,
+            _ => return fd,
+        }
+    }
+}
+
 /// Makes a file of a descriptor that the program has open, which stays the program's. See er_open.
 ///
 /// `flags`: ER_READ, with ER_WRITE and ER_TRUST if need be.
+///
+/// Errors: EBADF. EINVAL: it has O_APPEND, with which the kernel ignores the offset of a write.
 ///
 /// # Safety
 /// The pointers are NULL, or as described.
@@ -90,6 +109,12 @@ pub unsafe extern "C" fn er_open_fd(
         // SAFETY: the caller's promise.
         unsafe { put(file, std::ptr::null_mut(), "file")? };
         check(flags)?;
+        // SAFETY: integers only.
+        let status = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+        if status >= 0 && status & libc::O_APPEND != 0 {
+            let text = format!("descriptor {fd} has O_APPEND: er_file_write could only write at the end");
+            return Err(invalid(text));
+        }
         // SAFETY: integers only.
         let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         // SAFETY: the caller's promise.
@@ -109,7 +134,12 @@ unsafe fn enter(
     if fd < 0 {
         return Err(io(what)(std::io::Error::last_os_error()));
     }
-    let id = File::id_of(fd).map_err(io(what))?;
+    let opened = Opened::look(fd).map_err(|error| {
+        // SAFETY: the library has just opened it.
+        unsafe { libc::close(fd) };
+        io(what)(error)
+    });
+    let id = opened?.id;
     let handle = call.enter_file(File { fd, id, flags });
     // SAFETY: the caller's promise.
     unsafe { put(file, handle as *mut er_file, "file") }
@@ -145,16 +175,8 @@ pub unsafe extern "C" fn er_file_size(file: *mut er_file, size: *mut u64) -> c_i
 
 /// The size of a file.
 pub fn length(file: &File) -> Result<u64, Failure> {
-    let fd = file.fd()?;
-    // SAFETY: the kernel writes one `stat`; all zero is one.
-    let (result, stat) = unsafe {
-        let mut stat: libc::stat = std::mem::zeroed();
-        (libc::fstat(fd, &raw mut stat), stat)
-    };
-    if result != 0 {
-        return Err(io("cannot find the size of the file")(std::io::Error::last_os_error()));
-    }
-    Ok(stat.st_size as u64)
+    let opened = Opened::look(file.fd()?).map_err(io("cannot find the size of the file"))?;
+    Ok(opened.len)
 }
 
 /// Makes a file `size` bytes long. Bytes that are new are zeros. An access to a mapping beyond the end of its
@@ -188,31 +210,44 @@ pub unsafe extern "C" fn er_file_read(
     done: *mut usize,
 ) -> c_int {
     call(|| {
-        let (call, file) = Call::of_file(file as usize)?;
-        if to.is_null() && length > 0 {
-            return Err(invalid("to is NULL"));
-        }
-        let mut count = 0;
-        let mut transfer = || {
-            while count < length {
-                let at = offset.saturating_add(count as u64);
-                let bytes = files::read(Thread, call.house, file.fd()?, at, length - count)?;
-                // SAFETY: the caller's promise. Not more bytes were read than were asked for.
-                unsafe { to.cast::<u8>().add(count).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
-                if bytes.is_empty() {
-                    break;
-                }
-                count += bytes.len();
-            }
-            Ok(())
-        };
-        let result = transfer();
-        if !done.is_null() {
-            // SAFETY: the caller's promise.
-            unsafe { done.write(count) };
-        }
-        result
+        // SAFETY: the caller's promise.
+        let result = unsafe { done.as_mut() };
+        transfer(file, to.is_null(), length, result, |call, fd, count| {
+            let bytes = files::read(Thread, call.house, fd, at(offset, count), length - count)?;
+            // SAFETY: the caller's promise. Not more bytes were read than were asked for.
+            unsafe { to.cast::<u8>().add(count).copy_from_nonoverlapping(bytes.as_ptr(), bytes.len()) };
+            Ok(bytes.len())
+        })
     })
+}
+
+fn at(offset: u64, count: usize) -> u64 {
+    offset.saturating_add(count as u64)
+}
+
+/// Moves `length` bytes by several steps, each of which is told how many bytes were moved before. A step that
+/// moves none is the last one.
+fn transfer(
+    file: *mut er_file,
+    is_null: bool,
+    length: usize,
+    done: Option<&mut usize>,
+    step: impl Fn(&Call, RawFd, usize) -> Result<usize, Failure>,
+) -> Result<(), Failure> {
+    let mut ignored = 0;
+    let count = done.unwrap_or(&mut ignored);
+    *count = 0;
+    let (call, file) = Call::of_file(file as usize)?;
+    if is_null && length > 0 {
+        return Err(invalid("the pointer to the bytes is NULL"));
+    }
+    while *count < length {
+        match step(&call, file.fd()?, *count)? {
+            0 => break,
+            moved => *count += moved,
+        }
+    }
+    Ok(())
 }
 
 /// Writes bytes. Mappings of the file in this process have them when the call returns. Durable after
@@ -233,27 +268,17 @@ pub unsafe extern "C" fn er_file_write(
     done: *mut usize,
 ) -> c_int {
     call(|| {
-        let (call, file) = Call::of_file(file as usize)?;
-        if from.is_null() && length > 0 {
-            return Err(invalid("from is NULL"));
-        }
-        let mut count = 0;
-        let mut transfer = || {
-            while count < length {
-                let len = (length - count).min(files::CHUNK);
-                // SAFETY: the caller's promise.
-                let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(count), len) };
-                let at = offset.saturating_add(count as u64);
-                count += files::write(Thread, call.house, file.fd()?, at, bytes.to_vec())?;
-            }
-            Ok(())
-        };
-        let result = transfer();
-        if !done.is_null() {
+        // SAFETY: the caller's promise.
+        let result = unsafe { done.as_mut() };
+        transfer(file, from.is_null(), length, result, |call, fd, count| {
+            let len = (length - count).min(files::CHUNK);
             // SAFETY: the caller's promise.
-            unsafe { done.write(count) };
-        }
-        result
+            let bytes = unsafe { std::slice::from_raw_parts(from.cast::<u8>().add(count), len) };
+            match files::write(Thread, call.house, fd, at(offset, count), bytes.to_vec())? {
+                0 => Err(io("the file takes no more bytes")(std::io::Error::from_raw_os_error(libc::EIO))),
+                written => Ok(written),
+            }
+        })
     })
 }
 

@@ -1,10 +1,11 @@
 //! Groups.
 
-use crate::border::{Thread, call, fill, put, sized};
+use crate::border::{call, fill, put, sized};
 use crate::manager::er_manager;
 use crate::table::{Call, with_manager};
 use elbowroom::Limits;
 use elbowroom_house::budget::Budget;
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::Failure;
 use std::ffi::c_int;
 

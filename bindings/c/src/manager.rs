@@ -3,7 +3,7 @@
 use crate::border::{self, WORDS, call, invalid, path, put, sized};
 use crate::table;
 use elbowroom_house::failure::Failure;
-use elbowroom_house::house::{self, Settings};
+use elbowroom_house::house::{self, Gate, Settings};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::sync::Arc;
 
@@ -140,7 +140,8 @@ pub unsafe extern "C" fn er_start(config: *const er_config, manager: *mut *mut e
 pub fn start(settings: Settings) -> Result<usize, Failure> {
     house::speak(&WORDS);
     table::register();
-    Ok(table::enter_manager(house::start_with(settings)?))
+    house::write_back_at_exit();
+    house::start_with(settings, table::enter_manager)
 }
 
 /// # Safety
@@ -194,9 +195,11 @@ unsafe fn settings(config: &er_config) -> Result<Settings, Failure> {
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn er_stop(manager: *mut er_manager) -> c_int {
     call(|| {
+        // Before the manager is taken out, so that no fork comes between that and its end.
+        let gate = Gate::lock();
         let house = table::take_manager(manager as usize)?;
         // SAFETY: the table has no mapping, no group and no call any more, and gives none.
-        unsafe { house::stop(house) };
+        unsafe { house::stop(house, &gate) };
         Ok(())
     })
 }

@@ -1,11 +1,12 @@
 //! Mappings.
 
-use crate::border::{Thread, invalid, put, sized};
+use crate::border::{invalid, put, sized};
 use crate::files::{ER_READ, ER_TRUST, ER_WRITE, er_file, length};
 use crate::groups::er_group;
 use crate::manager::er_manager;
 use crate::table::{Call, File, with_manager};
 use elbowroom::{Advice, Errno, Place};
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house::House;
@@ -17,7 +18,8 @@ pub const ER_PRIVATE: u32 = 1;
 /// For er_map: if the manager cannot manage the file (another process uses it, say), the kernel maps it,
 /// beside the budget. Without it that is the error EOPNOTSUPP. er_is_managed tells.
 pub const ER_OR_KERNEL: u32 = 2;
-/// For er_map: the mapping begins at er_map_options.address, where nothing may be mapped (EEXIST).
+/// For er_map: the mapping begins at er_map_options.address. The library takes whole blocks of 2 MiB around
+/// it, in which nothing else may be mapped (EEXIST).
 pub const ER_FIXED: u32 = 4;
 
 /// For er_advise: no advice; streams of accesses are found, and read ahead.
@@ -89,7 +91,8 @@ pub unsafe extern "C" fn er_map_options_init(options: *mut er_map_options, size:
 /// thread. They come in when they are touched, within the budget.
 ///
 /// A file is not read beyond its end: such an access is SIGBUS, as is one to bytes that cannot be read.
-/// Memory that is promised here is there: all anonymous memory together is never more than memory and swap.
+/// Memory that is promised here is there: what a group cannot have in memory fits into swap, beside what the
+/// other groups need there.
 ///
 /// Errors: ENOMEM: memory and swap of the group, or of all, do not have so much. EACCES: the file is not open
 /// for that. EOPNOTSUPP: the file cannot be managed, for the reason that er_error gives (see ER_TRUST and
@@ -214,15 +217,14 @@ enum Pages {
     Whole,
 }
 
-/// Has the manager do something with a range of a mapping that it manages; if the kernel manages it, the
-/// kernel does it.
+/// [`Held::verb`] for a range of a mapping.
 fn on_range(
     call: &Call,
     at: usize,
     len: usize,
     pages: Pages,
     ours: impl FnOnce(&'static House, usize, usize) -> Result<(), Errno> + Send + 'static,
-    kernels: impl FnOnce(*mut c_void, usize) -> c_int,
+    kernels: impl FnOnce(usize, usize) -> c_int + Send,
     what: &str,
 ) -> Result<(), Failure> {
     let held = call.mapping(at, len)?;
@@ -236,18 +238,7 @@ fn on_range(
         }
     };
     let len = end.saturating_sub(first);
-    if len == 0 {
-        return Ok(());
-    }
-    let house = call.house;
-    if house.manager.windows().covers(first, len) {
-        let done = house.ask(Thread, move |house| ours(house, first, len))?;
-        return done.map_err(|errno| Failure::of(errno, what));
-    }
-    match kernels(first as *mut c_void, len) {
-        0 => Ok(()),
-        _ => Err(Failure::of_io(&std::io::Error::last_os_error(), what)),
-    }
+    held.verb(Thread, (first - held.start(), len), ours, kernels, what)
 }
 
 /// Gives advice about a range of a mapping.
@@ -286,7 +277,7 @@ pub extern "C" fn er_advise(
             pages,
             move |house, at, len| house.space.advise(at, len, own),
             // SAFETY: the range is in a mapping of the program's, which has asked for it.
-            |at, len| unsafe { libc::madvise(at, len, kernels) },
+            |at, len| unsafe { libc::madvise(at as *mut _, len, kernels) },
             "the advice cannot be followed",
         )
     })
@@ -312,7 +303,7 @@ pub fn pin(call: &Call, at: usize, length: usize) -> Result<(), Failure> {
         Pages::Touched,
         |house, at, len| house.space.lock(at, len, false),
         // SAFETY: locking changes no bytes.
-        |at, len| unsafe { libc::mlock(at, len) },
+        |at, len| unsafe { libc::mlock(at as *const _, len) },
         "the pages cannot all be brought in: give the budget more memory, or pin less",
     )
 }
@@ -330,7 +321,7 @@ pub extern "C" fn er_unpin(manager: *mut er_manager, address: *mut c_void, lengt
             Pages::Touched,
             |house, at, len| house.space.unlock(at, len),
             // SAFETY: unlocking changes no bytes.
-            |at, len| unsafe { libc::munlock(at, len) },
+            |at, len| unsafe { libc::munlock(at as *const _, len) },
             "the pages cannot be unpinned",
         )
     })

@@ -1,8 +1,9 @@
 //! Figures of the whole process.
 
-use crate::border::{Thread, fill, invalid, put};
+use crate::border::{fill, invalid, put};
 use crate::manager::er_manager;
 use crate::table::with_manager;
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::{Failure, Kind};
 use std::ffi::{c_char, c_int};
 

@@ -10,13 +10,15 @@ use crate::border::{call, invalid};
 use elbowroom::{FileId, Place};
 use elbowroom_house::budget::Budget;
 use elbowroom_house::failure::{Failure, Kind};
+use elbowroom_house::files::Opened;
 use elbowroom_house::held::Held;
 use elbowroom_house::house::House;
-use std::cell::RefCell;
+use elbowroom_house::kept::Kept;
 use std::collections::BTreeMap;
 use std::ops::Range;
 use std::os::fd::RawFd;
-use std::sync::{Arc, Mutex, MutexGuard, Once, PoisonError};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// An open file. The descriptor is in the program's table, where the program may close it.
 pub struct File {
@@ -29,24 +31,12 @@ pub struct File {
 }
 
 impl File {
-    /// The file that a descriptor is now.
-    pub fn id_of(fd: RawFd) -> Result<FileId, std::io::Error> {
-        // SAFETY: the kernel writes one `stat`; all zero is one.
-        unsafe {
-            let mut stat: libc::stat = std::mem::zeroed();
-            match libc::fstat(fd, &raw mut stat) {
-                0 => Ok(FileId { device: stat.st_dev, inode: stat.st_ino }),
-                _ => Err(std::io::Error::last_os_error()),
-            }
-        }
-    }
-
     /// The descriptor, if it still is this file's.
     ///
     /// # Errors
     /// EBADF: the program has closed it.
     pub fn fd(&self) -> Result<RawFd, Failure> {
-        if Self::id_of(self.fd).is_ok_and(|id| id == self.id) {
+        if Opened::look(self.fd).is_ok_and(|opened| opened.id == self.id) {
             return Ok(self.fd);
         }
         let text = format!("the program has closed descriptor {}, which was an open er_file", self.fd);
@@ -102,39 +92,50 @@ impl Table {
 }
 
 thread_local! {
-    static FORKS: RefCell<Option<Locked>> = const { RefCell::new(None) };
+    static FORKS: Kept<Locked> = const { Kept::new() };
 }
 
 unsafe extern "C" fn before_fork() {
-    FORKS.set(Some(Locked::new()));
+    FORKS.with(|kept| kept.set(Locked::new()));
 }
 
 unsafe extern "C" fn after_fork_in_parent() {
-    FORKS.take();
+    drop(FORKS.with(Kept::take));
 }
 
 unsafe extern "C" fn after_fork_in_child() {
-    if let Some(mut locked) = FORKS.take() {
+    if let Some(mut locked) = FORKS.with(Kept::take) {
         let table = locked.table();
         // The other threads of the parent are not here.
         table.calls = 0;
         // The house of the child, or none if it could not be made.
         table.manager =
             table.manager.and_then(|(handle, _)| Some((handle, elbowroom_house::house::started()?)));
+        if table.manager.is_none() {
+            // Another manager, which the child may start, has other groups.
+            table.groups.clear();
+        }
     }
 }
 
-/// Registers what is done at forks, once. What is registered first is done last before a fork: the manager
-/// rests then.
-pub fn register() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        // SAFETY: the library is never unloaded, so the functions stay.
-        unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), None) };
-        elbowroom_house::fork::register();
-        // SAFETY: as above. In the child, the table is unlocked when the manager was taken over.
-        unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
-    });
+/// Registers what is done at forks when the library is loaded, before a thread can fork: what another thread
+/// had begun to register at a fork would never be registered in the child.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = register;
+
+/// Registers what is done at forks, once. libc calls hooks before a fork in the reverse order of
+/// registration: the table is locked after the manager has come to rest.
+pub extern "C" fn register() {
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    if IS_DONE.swap(true, Ordering::AcqRel) {
+        return;
+    }
+    // SAFETY: the library is never unloaded, so the functions stay.
+    unsafe { libc::pthread_atfork(Some(before_fork), Some(after_fork_in_parent), None) };
+    elbowroom_house::fork::register();
+    // SAFETY: as above. In the child, the table is unlocked when the manager was taken over.
+    unsafe { libc::pthread_atfork(None, None, Some(after_fork_in_child)) };
 }
 
 /// A call under way, which keeps the manager.
@@ -280,7 +281,7 @@ impl Drop for Call {
     fn drop(&mut self) {
         let mut locked = Locked::new();
         let table = locked.table();
-        // 0 in the child of a fork that this thread has made during the call, which it cannot.
+        // The count is 0 only if this thread has forked during its call, which no call does.
         table.calls = table.calls.saturating_sub(1);
     }
 }

@@ -5,18 +5,19 @@
 //! reaches the file, although the flag is called UMAP_PRIVATE; other processes' writes to the file are not
 //! seen, as with umap. A region inside of another one (UMAP_FIXED) replaces that part of it.
 
-use crate::border::{Thread, call, invalid, keep, set_errno};
+use crate::border::{call, invalid, set_errno};
 use crate::manager;
 use crate::mappings::pin;
 use crate::table::Call;
-use elbowroom::{Advice, Config, Errno, Place};
+use elbowroom::{Advice, Config, Place};
+use elbowroom_house::caller::Thread;
 use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::held::{FilePart, Held, Mode};
 use elbowroom_house::house::{self, Settings};
 use elbowroom_machine::PAGE_SIZE;
 use std::ffi::{c_char, c_int, c_long, c_void};
 use std::str::FromStr;
-use std::sync::OnceLock;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 /// A page to be read ahead: an address in it.
 #[repr(C)]
@@ -35,14 +36,34 @@ fn variable<T: FromStr>(name: &str) -> Option<T> {
 }
 
 fn variables() -> &'static Variables {
-    static VARIABLES: OnceLock<Variables> = OnceLock::new();
-    VARIABLES.get_or_init(|| {
+    // No lock, which another thread could hold at a fork.
+    static VARIABLES: AtomicPtr<Variables> = AtomicPtr::new(std::ptr::null_mut());
+    // SAFETY: what is stored was leaked, and nothing changes it.
+    if let Some(variables) = unsafe { VARIABLES.load(Ordering::Acquire).as_ref() } {
+        return variables;
+    }
+    let read = Box::into_raw(Box::new(Variables::read()));
+    let null = std::ptr::null_mut();
+    // SAFETY: as above; what another thread has stored first is used, and ours is nobody else's.
+    unsafe {
+        match VARIABLES.compare_exchange(null, read, Ordering::AcqRel, Ordering::Acquire) {
+            Ok(_) => &*read,
+            Err(first) => {
+                drop(Box::from_raw(read));
+                &*first
+            }
+        }
+    }
+}
+
+impl Variables {
+    fn read() -> Self {
         let page = PAGE_SIZE as u64;
         let is_size = |size: &u64| *size > 0 && size.is_multiple_of(page) && *size <= 1 << 40;
         let page_size = variable("UMAP_PAGESIZE").filter(is_size).unwrap_or(page);
         let pages = variable("UMAP_BUFSIZE").filter(|pages| *pages > 0);
-        Variables { page_size, pages: pages.unwrap_or_else(|| house::default_memory() / page_size) }
-    })
+        Self { page_size, pages: pages.unwrap_or_else(|| house::default_memory() / page_size) }
+    }
 }
 
 /// The manager that runs, or one with umap's budget.
@@ -54,7 +75,7 @@ fn begin() -> Result<Call, Failure> {
     let memory = pages.saturating_mul(page_size).max(Config::MIN_MEMORY);
     let started = manager::start(Settings { memory: Some(memory), swap: Some(0), ..Settings::default() });
     match (started, Call::of_any()) {
-        // Another thread may have started it at the same time.
+        // Another thread may have started it before.
         (_, Some(call)) => Ok(call),
         (Err(failure), None) => Err(failure),
         (Ok(_), None) => Err(Failure::new(Kind::State, "the manager was stopped meanwhile".to_owned())),
@@ -103,8 +124,10 @@ pub extern "C" fn umap_ex(
     store: *mut c_void,
 ) -> *mut c_void {
     if !store.is_null() {
-        keep("umap_ex: stores of the program's own are not supported, only files");
-        set_errno(libc::ENOTSUP);
+        run(|| {
+            let text = "umap_ex: stores of the program's own are not supported, only files";
+            Err(Failure { errno: libc::ENOTSUP, ..invalid(text) })
+        });
         return libc::MAP_FAILED;
     }
     umap(address, length, prot, flags, fd, offset)
@@ -118,10 +141,11 @@ fn map(
     offset: libc::off_t,
 ) -> Result<usize, Failure> {
     let page = variables().page_size as usize;
-    if len == 0 || !len.is_multiple_of(page) || !at.is_multiple_of(page) {
-        return Err(invalid(format!(
-            "umap: {len} bytes at {at:#x} are not whole pages of UMAP_PAGESIZE ({page})"
-        )));
+    if len == 0 || !len.is_multiple_of(page) {
+        return Err(invalid(format!("umap: {len} bytes are not whole pages of UMAP_PAGESIZE ({page})")));
+    }
+    if !at.is_multiple_of(PAGE_SIZE) {
+        return Err(invalid(format!("umap: the address {at:#x} is no multiple of {PAGE_SIZE}")));
     }
     if prot & !(libc::PROT_READ | libc::PROT_WRITE) != 0 || prot == 0 {
         return Err(invalid("umap: prot is PROT_READ, or PROT_READ | PROT_WRITE"));
@@ -188,13 +212,20 @@ pub unsafe extern "C" fn umap_prefetch(n: c_int, pages: *const umap_prefetch_ite
         let page = variables().page_size as usize;
         // SAFETY: the caller's promise.
         let items = unsafe { std::slice::from_raw_parts(pages, n as usize) };
-        let firsts = items.iter().map(|item| item.page_base_addr as usize / page * page);
         let call = running()?;
-        let known: Vec<usize> = firsts.filter(|at| call.mapping(*at, 1).is_ok()).collect();
-        let read = move |house: &'static house::House| -> Result<(), Errno> {
-            known.iter().try_for_each(|at| house.space.advise(*at, page, Advice::WillNeed))
+        let page_of = |item: &umap_prefetch_item| {
+            let at = item.page_base_addr as usize;
+            let held = call.mapping(at, 1).ok()?;
+            // A region begins at any page of the machine, and its pages are counted from there.
+            let from = (at - held.start()) / page * page;
+            Some((held.start() + from, page.min(held.len() - from)))
         };
-        call.house.ask(Thread, read)?.map_err(|errno| Failure::of(errno, "cannot read ahead"))
+        let pages: Vec<_> = items.iter().filter_map(page_of).collect();
+        call.house.ask(Thread, move |house| {
+            for (at, len) in pages {
+                let _ = house.space.advise(at, len, Advice::WillNeed);
+            }
+        })
     });
 }
 

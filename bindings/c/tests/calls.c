@@ -1,109 +1,6 @@
-/*
- * Each call of the library, as a program uses it and as a program misuses it: calls DIRECTORY [TEST]. The
- * directory is on a disk.
- */
+/* Each call of the library, as a program uses it and as a program misuses it. */
 #define _GNU_SOURCE
-#include <elbowroom.h>
-#include <umap/umap.h>
-#include <dirent.h>
-#include <errno.h>
-#include <fcntl.h>
-#include <malloc.h>
-#include <pthread.h>
-#include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
-
-enum { MIB = 1 << 20, PAGE = 4096 };
-
-/* AddressSanitizer keeps memory that was freed. */
-#ifdef __SANITIZE_ADDRESS__
-enum { KEEPS_FREED = 1 };
-#else
-enum { KEEPS_FREED = 0 };
-#endif
-
-static const char *directory;
-static char path[4096];
-
-/* Ends the test unless the condition holds. */
-#define CHECK(condition)                                                                           \
-    do {                                                                                           \
-        if (!(condition)) {                                                                        \
-            fprintf(stderr, "%s:%d: %s (%s)\n", __FILE__, __LINE__, #condition, er_error());       \
-            exit(1);                                                                               \
-        }                                                                                          \
-    } while (0)
-#define GOOD(call) CHECK((call) == 0)
-/* The call fails with this number, and the text has these words. */
-#define BAD(call, number, words)                                                                   \
-    do {                                                                                           \
-        CHECK((call) == (number));                                                                 \
-        CHECK(strstr(er_error(), words) != NULL);                                                  \
-    } while (0)
-
-static er_manager *start_with(uint64_t memory, uint64_t swap, const char *inject)
-{
-    er_config config;
-    er_config_init(&config, sizeof config);
-    config.memory = memory;
-    config.swap = swap;
-    config.swap_dir = directory;
-    config.inject = inject;
-    er_manager *manager = NULL;
-    GOOD(er_start(&config, &manager));
-    CHECK(manager != NULL);
-    return manager;
-}
-
-static er_manager *start(void)
-{
-    return start_with(32 * MIB, 128 * MIB, NULL);
-}
-
-/* A file of `pages` pages, each of which begins with its number. */
-static void make_file(size_t pages)
-{
-    snprintf(path, sizeof path, "%s/elbowroom-c-%d", directory, (int)getpid());
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC, 0600);
-    CHECK(fd >= 0);
-    static uint64_t page[PAGE / 8];
-    for (size_t at = 0; at < pages; at++) {
-        page[0] = at;
-        CHECK(write(fd, page, PAGE) == PAGE);
-    }
-    CHECK(fsync(fd) == 0 && close(fd) == 0);
-}
-
-static er_map_options options_of(er_file *file, size_t length, uint32_t access)
-{
-    er_map_options options;
-    er_map_options_init(&options, sizeof options);
-    options.file = file;
-    options.length = length;
-    options.access = access;
-    return options;
-}
-
-static uint64_t *map(er_manager *manager, er_file *file, size_t length, uint32_t access)
-{
-    er_map_options options = options_of(file, length, access);
-    void *address = NULL;
-    GOOD(er_map(manager, &options, &address));
-    CHECK(address != NULL);
-    return address;
-}
-
-static er_file *open_file(er_manager *manager, uint32_t flags)
-{
-    er_file *file = NULL;
-    GOOD(er_open(manager, path, flags, &file));
-    return file;
-}
+#include "check.h"
 
 static void test_files(void)
 {
@@ -300,6 +197,105 @@ static void test_groups(void)
     GOOD(er_stop(manager));
 }
 
+/* What a group has promised, and what all have, is there: what is not in memory fits into swap. */
+static void test_promises(void)
+{
+    er_manager *manager = start_with(32 * MIB, 0, NULL);
+    er_limits limits;
+    er_limits_init(&limits, sizeof limits);
+    limits.max = 8 * MIB;
+    er_group *group = NULL, *other = NULL, *inner = NULL;
+    GOOD(er_group_create(manager, NULL, &limits, &group));
+    er_map_options options = options_of(NULL, 20 * MIB, 0);
+    options.group = group;
+    void *address = NULL;
+    BAD(er_map(manager, &options, &address), ENOMEM, "swap");
+    GOOD(er_group_remove(group));
+    GOOD(er_stop(manager));
+
+    manager = start_with(32 * MIB, 26 * MIB, NULL); /* 1 MiB of each group is kept free. */
+    GOOD(er_group_create(manager, NULL, &limits, &group));
+    GOOD(er_group_create(manager, NULL, &limits, &other));
+    limits.memory_swap_max = 12 * MIB;
+    GOOD(er_group_create(manager, other, &limits, &inner));
+    options.group = inner;
+    BAD(er_map(manager, &options, &address), ENOMEM, "12582912 together");
+    options.length = 12 * MIB;
+    GOOD(er_map(manager, &options, &address));
+    GOOD(er_unmap(manager, address));
+    /* Both groups need the same swap. */
+    options.group = group;
+    options.length = 24 * MIB;
+    GOOD(er_map(manager, &options, &address));
+    char *bytes = address;
+    options.group = other;
+    BAD(er_map(manager, &options, &address), ENOMEM, "swap_dir");
+    options.length = 16 * MIB;
+    GOOD(er_map(manager, &options, &address));
+    char *more = address;
+    limits.memory_swap_max = ER_NO_LIMIT;
+    limits.max = 4 * MIB;
+    BAD(er_group_set_limits(group, &limits), EINVAL, "more swap than there is");
+    GOOD(er_group_get_limits(group, &limits, sizeof limits));
+    CHECK(limits.max == 8 * MIB);
+    for (size_t at = 0; at < 24 * MIB; at += PAGE)
+        bytes[at] = more[at % (16 * MIB)] = 1;
+    GOOD(er_unmap(manager, more));
+    limits.max = 4 * MIB;
+    GOOD(er_group_set_limits(group, &limits));
+    for (size_t at = 0; at < 24 * MIB; at += PAGE)
+        CHECK(bytes[at] == 1);
+    GOOD(er_unmap(manager, bytes));
+    GOOD(er_stop(manager));
+}
+
+static struct racing {
+    er_group *group;
+    uint64_t max;
+} racing[2];
+
+static void *change(void *argument)
+{
+    const struct racing *racer = argument;
+    er_limits limits;
+    er_limits_init(&limits, sizeof limits);
+    limits.max = racer->max;
+    for (int round = 0; round < 5; round++)
+        GOOD(er_group_set_limits(racer->group, &limits));
+    return NULL;
+}
+
+/* Two threads change limits at the same time: the manager has those that the library names. */
+static void test_changes(void)
+{
+    er_manager *manager = start();
+    er_limits limits;
+    er_limits_init(&limits, sizeof limits);
+    er_group *group = NULL;
+    GOOD(er_group_create(manager, NULL, &limits, &group));
+    er_map_options options = options_of(NULL, 8 * MIB, 0);
+    options.group = group;
+    void *address = NULL;
+    GOOD(er_map(manager, &options, &address));
+    for (int round = 0; round < 400; round++) {
+        pthread_t threads[2];
+        for (int at = 0; at < 2; at++) {
+            racing[at] = (struct racing){group, (at == 0 ? 2 : 4) * MIB};
+            CHECK(pthread_create(&threads[at], NULL, change, &racing[at]) == 0);
+        }
+        for (int at = 0; at < 2; at++)
+            CHECK(pthread_join(threads[at], NULL) == 0);
+        GOOD(er_group_get_limits(group, &limits, sizeof limits));
+        for (size_t at = 0; at < 8 * MIB; at += PAGE)
+            ((char *)address)[at] = 1;
+        er_group_stats stats;
+        GOOD(er_group_get_stats(group, &stats, sizeof stats));
+        CHECK(stats.usage_bytes <= limits.max && stats.usage_bytes > limits.max - MIB);
+    }
+    GOOD(er_unmap(manager, address));
+    GOOD(er_stop(manager));
+}
+
 static void test_misuse(void)
 {
     er_manager *none = (er_manager *)0x1000, *manager = none;
@@ -391,6 +387,25 @@ static void test_misuse(void)
     BAD(er_file_read(file, (uint64_t)-4, &size, 8, NULL), EINVAL, "read");
     BAD(er_file_size(file, NULL), EINVAL, "NULL");
     CHECK(er_file_resize(file, (uint64_t)-1) == EFBIG);
+    er_file *other = NULL;
+    size_t done = 5;
+    CHECK(er_file_write(other, 0, &size, 8, &done) == EINVAL && done == 0);
+    int append = open(path, O_RDWR | O_APPEND), nothing = open(path, O_PATH), next = dup(0);
+    CHECK(append >= 0 && nothing >= 0 && next >= 0 && close(next) == 0);
+    BAD(er_open_fd(manager, append, ER_READ | ER_WRITE | ER_TRUST, &other), EINVAL, "O_APPEND");
+    BAD(er_open_fd(manager, nothing, ER_READ, &other), EBADF, "descriptor");
+    CHECK(dup(0) == next && close(next) == 0 && close(append) == 0 && close(nothing) == 0);
+    /* A pipe that nobody writes to keeps nobody waiting. */
+    char pipe_path[sizeof path + 10];
+    snprintf(pipe_path, sizeof pipe_path, "%s-pipe", path);
+    CHECK(mkfifo(pipe_path, 0600) == 0);
+    alarm(20);
+    GOOD(er_open(manager, pipe_path, ER_READ, &other));
+    alarm(60);
+    options = options_of(other, PAGE, ER_READ);
+    BAD(er_map(manager, &options, &address), ENODEV, "cannot map");
+    CHECK(unlink(pipe_path) == 0);
+    GOOD(er_close(other));
     er_file *devices = NULL;
     GOOD(er_open(manager, "/dev/null", ER_READ | ER_WRITE, &devices));
     options = options_of(devices, PAGE, ER_READ);
@@ -420,242 +435,6 @@ static void test_misuse(void)
     GOOD(er_start(&config, &second));
     CHECK(second != manager);
     GOOD(er_stop(second));
-}
-
-static size_t entries(const char *name)
-{
-    DIR *there = opendir(name);
-    CHECK(there != NULL);
-    size_t count = 0;
-    while (readdir(there) != NULL)
-        count++;
-    closedir(there);
-    return count;
-}
-
-static size_t mappings(void)
-{
-    FILE *maps = fopen("/proc/self/maps", "r");
-    CHECK(maps != NULL);
-    size_t count = 0;
-    for (int next; (next = getc(maps)) != EOF;)
-        count += next == '\n';
-    fclose(maps);
-    return count;
-}
-
-/* In pages. */
-static size_t addresses(void)
-{
-    FILE *status = fopen("/proc/self/statm", "r");
-    unsigned long pages = 0;
-    CHECK(status != NULL && fscanf(status, "%lu", &pages) == 1);
-    fclose(status);
-    return pages;
-}
-
-/* Started and stopped again and again, with mappings: nothing grows. */
-static void test_again(void)
-{
-    make_file(64);
-    /* Each arena of malloc is 64 MiB of addresses, and comes when threads happen to need it. */
-    mallopt(M_ARENA_MAX, 2);
-    size_t descriptors = 0, size = 0, parts = 0;
-    for (int round = 0; round < 30; round++) {
-        er_manager *manager = start();
-        er_file *file = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
-        uint64_t *bytes = map(manager, file, 0, ER_READ | ER_WRITE), *memory = map(manager, NULL, MIB, 0);
-        CHECK(bytes[63 * 512] == 63);
-        bytes[1] = memory[0] = (uint64_t)round;
-        GOOD(er_unmap(manager, bytes));
-        GOOD(er_unmap(manager, memory));
-        GOOD(er_stop(manager)); /* Closes the file. */
-        if (round == 5) {
-            descriptors = entries("/proc/self/fd");
-            size = addresses();
-            parts = mappings();
-        }
-    }
-    CHECK(entries("/proc/self/fd") == descriptors);
-    /* The one thread, with . and ..; the last of the manager's may just be ending. */
-    for (int look = 0; look < 200 && entries("/proc/self/task") > 3; look++)
-        usleep(10000);
-    CHECK(entries("/proc/self/task") == 3);
-    CHECK(KEEPS_FREED || (addresses() < size + 2 * 64 * MIB / PAGE && mappings() < parts + 12));
-}
-
-/* A stale pointer into a manager that was stopped is SIGSEGV, and not zeros. */
-static void test_stale(void)
-{
-    pid_t child = fork();
-    if (child == 0) {
-        er_manager *manager = start();
-        volatile uint64_t *bytes = map(manager, NULL, MIB, 0);
-        bytes[0] = 1;
-        GOOD(er_unmap(manager, (void *)bytes));
-        GOOD(er_stop(manager));
-        _exit(bytes[0] == 0 ? 2 : 3);
-    }
-    int status = 0;
-    CHECK(waitpid(child, &status, 0) == child && WIFSIGNALED(status) && WTERMSIG(status) == SIGSEGV);
-}
-
-static er_manager *shared_manager;
-
-static void *work(void *argument)
-{
-    size_t number = (size_t)argument;
-    for (int round = 0; round < 40; round++) {
-        uint64_t *memory = map(shared_manager, NULL, 2 * MIB, 0);
-        for (size_t at = 0; at < 2 * MIB / 8; at += 512)
-            memory[at] = at + number;
-        for (size_t at = 0; at < 2 * MIB / 8; at += 512)
-            CHECK(memory[at] == at + number);
-        BAD(er_unmap(shared_manager, memory + 1), EINVAL, "no mapping begins");
-        GOOD(er_unmap(shared_manager, memory));
-        (void)er_stop(shared_manager); /* Mostly EBUSY; then the others' calls are EINVAL. */
-        if (round % 8 == 0)
-            (void)er_stop((er_manager *)number);
-    }
-    return NULL;
-}
-
-/* Threads that map, and that try to stop the manager while others use it. */
-static void test_threads(void)
-{
-    shared_manager = start();
-    /* So that no thread can stop it. */
-    uint64_t *keep = map(shared_manager, NULL, PAGE, 0);
-    pthread_t threads[6];
-    for (size_t number = 0; number < 6; number++)
-        CHECK(pthread_create(&threads[number], NULL, work, (void *)number) == 0);
-    for (size_t number = 0; number < 6; number++)
-        CHECK(pthread_join(threads[number], NULL) == 0);
-    GOOD(er_unmap(shared_manager, keep));
-    GOOD(er_stop(shared_manager));
-}
-
-/* The child of a fork goes on with a copy, and can use the library; other threads work meanwhile. */
-static void test_fork(void)
-{
-    make_file(256);
-    shared_manager = start();
-    er_manager *manager = shared_manager;
-    er_file *file = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
-    uint64_t *bytes = map(manager, file, 0, ER_READ | ER_WRITE);
-    uint64_t *memory = map(manager, NULL, 48 * MIB, 0);
-    for (size_t at = 0; at < 48 * MIB / 8; at += 512)
-        memory[at] = at + 3;
-    pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, work, (void *)9) == 0);
-    for (int round = 0; round < 4; round++) {
-        pid_t child = fork();
-        CHECK(child >= 0);
-        if (child == 0) {
-            for (size_t at = 0; at < 48 * MIB / 8; at += 512)
-                CHECK(memory[at] == at + 3);
-            memory[0] = 99;
-            CHECK(bytes[255 * 512] == 255);
-            uint64_t *more = map(manager, NULL, MIB, 0);
-            more[0] = 1;
-            GOOD(er_unmap(manager, more));
-            er_map_options options = options_of(file, PAGE, ER_READ);
-            void *address = NULL;
-            BAD(er_map(manager, &options, &address), EOPNOTSUPP, "fork");
-            options.flags = ER_OR_KERNEL;
-            GOOD(er_map(manager, &options, &address));
-            CHECK(*(uint64_t *)address == 0);
-            /* The mappings of the parent's other thread are never unmapped here, so no er_stop. */
-            _exit(0);
-        }
-        int status = 0;
-        CHECK(waitpid(child, &status, 0) == child);
-        CHECK(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-        CHECK(memory[0] == 3);
-    }
-    CHECK(pthread_join(thread, NULL) == 0);
-    GOOD(er_unmap(manager, memory));
-    GOOD(er_unmap(manager, bytes));
-    GOOD(er_stop(manager));
-}
-
-/* A file that the kernel maps for loads is not managed beside that: a store through one mapping is seen by
-   the other one. */
-static void test_kernels(void)
-{
-    make_file(16);
-    int ready[2], end[2];
-    CHECK(pipe(ready) == 0 && pipe(end) == 0);
-    pid_t child = fork();
-    CHECK(child >= 0);
-    if (child == 0) {
-        char byte = 1;
-        close(end[1]);
-        int fd = open(path, O_RDWR);
-        CHECK(fd >= 0 && write(ready[1], &byte, 1) == 1 && read(end[0], &byte, 1) == 0);
-        _exit(0);
-    }
-    char byte = 0;
-    CHECK(read(ready[0], &byte, 1) == 1 && byte == 1);
-    er_manager *manager = start();
-    er_file *file = open_file(manager, ER_READ | ER_WRITE);
-    er_map_options options = options_of(file, 16 * PAGE, ER_READ);
-    options.flags = ER_OR_KERNEL;
-    void *loads = NULL, *stores = NULL;
-    int managed = 1;
-    GOOD(er_map(manager, &options, &loads));
-    GOOD(er_is_managed(manager, loads, &managed));
-    CHECK(managed == 0);
-    close(end[1]);
-    int status = 1;
-    CHECK(waitpid(child, &status, 0) == child && status == 0);
-
-    er_file *trusted = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
-    options = options_of(trusted, 16 * PAGE, ER_READ | ER_WRITE);
-    BAD(er_map(manager, &options, &stores), EOPNOTSUPP, "the kernel maps the file");
-    options.flags = ER_OR_KERNEL;
-    GOOD(er_map(manager, &options, &stores));
-    ((uint64_t *)stores)[512] = 99;
-    CHECK(((volatile uint64_t *)loads)[512] == 99);
-    /* Without these it can be managed again. */
-    GOOD(er_unmap(manager, loads));
-    GOOD(er_unmap(manager, stores));
-    GOOD(er_map(manager, &options, &stores));
-    GOOD(er_is_managed(manager, stores, &managed));
-    CHECK(managed == 1 && ((uint64_t *)stores)[512] == 99);
-    GOOD(er_unmap(manager, stores));
-    GOOD(er_close(file));
-    GOOD(er_close(trusted));
-    GOOD(er_stop(manager));
-    close(ready[0]), close(ready[1]), close(end[0]);
-}
-
-/* A program that closes all descriptors closes none of the manager's. */
-static void test_descriptors(void)
-{
-    make_file(64);
-    er_manager *manager = start();
-    er_file *file = open_file(manager, ER_READ | ER_WRITE | ER_TRUST);
-    uint64_t *bytes = map(manager, file, 0, ER_READ | ER_WRITE), *memory = map(manager, NULL, 48 * MIB, 0);
-    for (int fd = 3; fd < 256; fd++)
-        close(fd);
-    /* Another file has the number of the descriptor now. */
-    int other = open("/dev/null", O_RDWR);
-    CHECK(other >= 3);
-    for (size_t at = 0; at < 48 * MIB / 8; at += 512)
-        memory[at] = at;
-    for (size_t at = 0; at < 48 * MIB / 8; at += 512)
-        CHECK(memory[at] == at);
-    CHECK(bytes[63 * 512] == 63);
-    bytes[0] = 8;
-    GOOD(er_sync(manager, bytes, PAGE));
-    uint64_t size;
-    BAD(er_file_size(file, &size), EBADF, "closed");
-    GOOD(er_close(file));
-    CHECK(fcntl(other, F_GETFD) >= 0); /* It was not closed with the file. */
-    GOOD(er_unmap(manager, bytes));
-    GOOD(er_unmap(manager, memory));
-    GOOD(er_stop(manager));
 }
 
 /* An I/O error is a number where bytes are read by a call, and when they are written back. */
@@ -720,108 +499,18 @@ static void test_context(void)
     GOOD(er_stop(manager));
 }
 
-/* umap's calls, and what they refuse. */
-static void test_umap(void)
-{
-    setenv("UMAP_PAGESIZE", "8192", 1);
-    setenv("UMAP_BUFSIZE", "2048", 1);
-    setenv("UMAP_PAGE_FILLERS", "5", 1);
-    setenv("UMAP_EVICT_LOW_WATER_THRESHOLD", "33", 1);
-    CHECK(umapcfg_get_umap_page_size() == 8192 && umapcfg_get_max_pages_in_buffer() == 2048);
-    CHECK(umapcfg_get_num_fillers() == 5 && umapcfg_get_num_evictors() >= 1);
-    CHECK(umapcfg_get_evict_low_water_threshold() == 33 && umapcfg_get_evict_high_water_threshold() == 90);
-    CHECK(umapcfg_get_max_fault_events() == 256 && umapcfg_get_read_ahead() == 0);
-    CHECK(umapcfg_get_system_page_size() == PAGE && umap_has_write_support() == 1);
-    CHECK(umap_flush() == 0); /* There is nothing. */
-    CHECK(uunmap((void *)PAGE, PAGE) == -1 && errno == EINVAL);
-    make_file(8192);
-    int fd = open(path, O_RDWR);
-    size_t bytes = 8192 * PAGE;
-    int prot = PROT_READ | PROT_WRITE;
-    CHECK(umap(NULL, PAGE, prot, UMAP_PRIVATE, fd, 0) == UMAP_FAILED && errno == EINVAL);
-    CHECK(umap(NULL, 0, prot, UMAP_PRIVATE, fd, 0) == UMAP_FAILED && errno == EINVAL);
-    CHECK(umap(NULL, bytes, prot, MAP_SHARED, fd, 0) == UMAP_FAILED && errno == EINVAL);
-    CHECK(umap(NULL, bytes, prot | PROT_EXEC, UMAP_PRIVATE, fd, 0) == UMAP_FAILED && errno == EINVAL);
-    CHECK(umap(NULL, bytes, prot, UMAP_PRIVATE, -1, 0) == UMAP_FAILED && errno == EBADF);
-    CHECK(umap(NULL, bytes, prot, UMAP_PRIVATE, fd, 5) == UMAP_FAILED && errno == EINVAL);
-    CHECK(umap_ex(NULL, bytes, prot, UMAP_PRIVATE, fd, 0, &fd) == UMAP_FAILED && errno == ENOTSUP);
-    uint64_t *region = umap_ex(NULL, bytes, prot, UMAP_PRIVATE, fd, 0, NULL);
-    CHECK(region != UMAP_FAILED);
-    struct umap_prefetch_item items[3] = {{region}, {region + 100 * 1024}, {NULL}};
-    umap_prefetch(3, items);
-    umap_prefetch(-1, NULL);
-    umap_fetch_and_pin((char *)region, 65536);
-    umap_fetch_and_pin(NULL, UINT64_MAX);
-    for (uint64_t page = 0; page < 8192; page++) {
-        CHECK(region[page * 512] == page);
-        region[page * 512] += 5;
-    }
-    CHECK(umap_flush() == 0);
-    uint64_t there = 0;
-    CHECK(pread(fd, &there, 8, 100 * PAGE) == 8 && there == 105);
-    void *fixed = (void *)0x510000000000;
-    uint64_t *second = umap(fixed, 8192, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 8192);
-    CHECK(second == fixed && second[0] == 7);
-    /* In the place of a region, in the middle of one, and over the end of one. */
-    CHECK(umap(fixed, 8192, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 16384) == fixed && second[0] == 9);
-    CHECK(uunmap(second, 8192) == 0 && uunmap(second, 8192) == -1);
-    char *middle = (char *)region + 16 * MIB, *end = (char *)region + bytes;
-    CHECK(umap(middle, MIB, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 0) == middle);
-    CHECK(*(uint64_t *)middle == 5 && region[4095 * 512] == 4100 && ((uint64_t *)end)[-512] == 8196);
-    CHECK(umap(end - 8192, MIB, PROT_READ, UMAP_PRIVATE | UMAP_FIXED, fd, 0) == UMAP_FAILED);
-    CHECK(errno == EEXIST);
-    CHECK(uunmap(middle, MIB) == 0 && uunmap(middle + MIB, MIB) == 0 && uunmap(middle, MIB) == -1);
-    CHECK(region[4095 * 512] == 4100);
-    region[0] = 4711;
-    CHECK(uunmap(region, bytes) == 0);
-    CHECK(uunmap(region, bytes) == -1 && errno == EINVAL);
-    CHECK(pread(fd, &there, 8, 0) == 8 && there == 4711);
-    close(fd);
-}
-
-static const struct {
-    const char *name;
-    void (*run)(void);
-} TESTS[] = {
-    {"files", test_files},   {"memory", test_memory}, {"groups", test_groups},
-    {"misuse", test_misuse}, {"again", test_again},   {"stale", test_stale},
-    {"threads", test_threads}, {"fork", test_fork},   {"kernels", test_kernels},
-    {"descriptors", test_descriptors}, {"errors", test_errors}, {"context", test_context},
-    {"umap", test_umap},
+static const struct test TESTS[] = {
+    {"files", test_files},
+    {"memory", test_memory},
+    {"groups", test_groups},
+    {"promises", test_promises},
+    {"changes", test_changes},
+    {"misuse", test_misuse},
+    {"errors", test_errors},
+    {"context", test_context},
 };
 
 int main(int argc, char **argv)
 {
-    if (argc < 2) {
-        fprintf(stderr, "usage: %s DIRECTORY [TEST]\n", argv[0]);
-        return 2;
-    }
-    directory = argv[1];
-    int failed = 0, ran = 0;
-    for (size_t at = 0; at < sizeof TESTS / sizeof *TESTS; at++) {
-        if (argc > 2 && strcmp(argv[2], TESTS[at].name) != 0)
-            continue;
-        ran++;
-        if (argc > 2) {
-            TESTS[at].run();
-        } else {
-            /* Each in a process of its own. */
-            pid_t child = fork();
-            if (child == 0) {
-                alarm(60);
-                TESTS[at].run();
-                _exit(0);
-            }
-            int status = 0;
-            waitpid(child, &status, 0);
-            if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
-                fprintf(stderr, "%s: status %#x\n", TESTS[at].name, (unsigned)status);
-                failed++;
-            }
-            snprintf(path, sizeof path, "%s/elbowroom-c-%d", directory, (int)child);
-        }
-        unlink(path);
-    }
-    printf("%d tests, %d failed\n", ran, failed);
-    return ran == 0 || failed > 0;
+    return run_tests(argc, argv, TESTS, sizeof TESTS / sizeof *TESTS);
 }

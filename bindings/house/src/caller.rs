@@ -1,6 +1,6 @@
 //! How a thread of the program waits for the manager.
 
-use crate::failure::Failure;
+use crate::failure::{Failure, Kind};
 use std::sync::mpsc::Receiver;
 
 /// A thread of the program that calls: the languages differ in how a thread waits, and in what an error is.
@@ -21,6 +21,27 @@ pub trait Caller: Copy {
     fn error(self, failure: Failure) -> Self::Error;
 }
 
+/// A thread of a program in C or Rust, which only waits.
+#[derive(Debug, Clone, Copy)]
+pub struct Thread;
+
+impl Caller for Thread {
+    type Error = Failure;
+
+    fn wait<R: Send>(self, answer: Receiver<R>) -> Result<R, Failure> {
+        let failed = |_| Failure::new(Kind::System, "a thread of elbowroom has failed".to_owned());
+        answer.recv().map_err(failed)
+    }
+
+    fn run<R: Send>(self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
+    fn error(self, failure: Failure) -> Failure {
+        failure
+    }
+}
+
 /// The texts of errors have these sentences: they name things as the language does.
 #[derive(Debug)]
 pub struct Words {
@@ -34,4 +55,6 @@ pub struct Words {
     pub shared_swap: &'static str,
     /// How a budget gets more swap.
     pub swap: &'static str,
+    /// How a process that cannot share a budget gets one of its own.
+    pub own_budget: &'static str,
 }

@@ -161,7 +161,7 @@ pub fn read<C: Caller>(
 }
 
 /// Writes bytes, at most [`CHUNK`] of them, from `offset` on to an open file. Returns how many were written:
-/// fewer only if a later part failed.
+/// fewer only if a later part failed, or the file takes no more.
 ///
 /// # Errors
 /// The kernel's, if nothing was written.
@@ -198,7 +198,8 @@ fn write_all(fd: RawFd, at: libc::off_t, bytes: &[u8]) -> io::Result<usize> {
         let from = &bytes[done..];
         // SAFETY: the buffer has as many bytes as are written.
         match unsafe { libc::pwrite(fd, from.as_ptr().cast(), from.len(), at + done as libc::off_t) } {
-            n if n >= 0 => done += n as usize,
+            0 => break,
+            n if n > 0 => done += n as usize,
             _ => match io::Error::last_os_error() {
                 error if error.kind() == io::ErrorKind::Interrupted => {}
                 error if done == 0 => return Err(error),

@@ -11,12 +11,13 @@
 //!
 //! Synchronization: one word says how far the rest is. One thread forks at a time.
 
+use crate::accounts::{self, accounts};
 use crate::file_table;
-use crate::house::{self, Capacity, Gate, House};
+use crate::house::{self, ADDRESS_END, Capacity, Gate, House};
+use crate::kept::Kept;
 use crate::mapped::MappedFiles;
 use elbowroom::{Inheritance, Side};
 use elbowroom_store::Handed;
-use std::cell::RefCell;
 use std::os::fd::RawFd;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering};
 use std::sync::mpsc::{self, Receiver};
@@ -65,12 +66,11 @@ const OVER: u32 = 4;
 /// How far the rest is.
 static STATE: AtomicU32 = AtomicU32::new(IDLE);
 
-/// How long the forking thread waits for the rest; the manager gives up earlier.
+/// How long the forking thread waits for the rest. The manager may take longer: its rest is then begun and
+/// ended for nothing.
 const REST_BOUND: Duration = Duration::from_secs(15);
 /// How often the worker looks whether the fork is over, or the forking thread waits for a page.
 const LOOK: Duration = Duration::from_micros(500);
-/// The end of the addresses that a process can have.
-const ADDRESS_END: usize = 1 << 47;
 /// The size of a page.
 const PAGE: usize = elbowroom_machine::PAGE_SIZE;
 
@@ -112,11 +112,13 @@ impl Rest {
 }
 
 thread_local! {
-    static PREPARED: RefCell<Option<Prepared>> = const { RefCell::new(None) };
+    static PREPARED: Kept<Prepared> = const { Kept::new() };
     /// Held over the fork.
-    static FILES: RefCell<Option<MappedFiles>> = const { RefCell::new(None) };
+    static FILES: Kept<MappedFiles> = const { Kept::new() };
+    /// Held over the fork.
+    static ACCOUNTS: Kept<accounts::Locked> = const { Kept::new() };
     /// Held over the fork: the manager is neither started nor stopped meanwhile.
-    static GATE: RefCell<Option<Gate>> = const { RefCell::new(None) };
+    static GATE: Kept<Gate> = const { Kept::new() };
 }
 
 /// How many forks were made too late, in memory that parents and children share.
@@ -146,25 +148,33 @@ pub fn register() {
     if REGISTERED.swap(true, Ordering::AcqRel) {
         return;
     }
-    // SAFETY: new memory, which is never unmapped; all zero is an atomic. The hooks stay valid, since the
-    // library is never unloaded.
-    unsafe {
-        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
-        let at = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
-        if at != libc::MAP_FAILED {
-            LATE.store(at.cast(), Ordering::Release);
-        }
-        libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child));
-    }
+    count_late();
+    // SAFETY: the hooks stay valid, since the library is never unloaded.
+    unsafe { libc::pthread_atfork(Some(prepare), Some(in_parent), Some(in_child)) };
+}
+
+/// Counts late forks from 0 on, apart from those of the parent.
+fn count_late() {
+    let before = LATE.load(Ordering::Acquire);
+    let fixed = if before.is_null() { 0 } else { libc::MAP_FIXED };
+    let (rights, flags) =
+        (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS | fixed);
+    // SAFETY: new memory, or in the place of the page that is only used here; it is never unmapped. All zero
+    // is an atomic.
+    let at = unsafe { libc::mmap(before.cast(), PAGE, rights, flags, -1, 0) };
+    let at = if at == libc::MAP_FAILED { std::ptr::null_mut() } else { at };
+    LATE.store(at.cast(), Ordering::Release);
 }
 
 unsafe extern "C" fn prepare() {
-    GATE.set(Some(Gate::lock()));
+    GATE.with(|gate| gate.set(Gate::lock()));
     if let Some(house) = house::started() {
         prepare_for(house);
     }
     // Not before: the manager notes in the table which files it gives to the kernel.
-    FILES.set(Some(MappedFiles::lock()));
+    FILES.with(|files| files.set(MappedFiles::lock()));
+    // Not before: a worker's job, for which the rest waits, may lock them.
+    ACCOUNTS.with(|accounts| accounts.set(accounts::Locked::new()));
     if let Some(besides) = AT_FORK.get() {
         (besides.before)();
     }
@@ -173,17 +183,18 @@ unsafe extern "C" fn prepare() {
 fn prepare_for(house: &'static House) {
     let deadline = Instant::now() + REST_BOUND;
     while STATE.compare_exchange(IDLE, ASKED, Ordering::AcqRel, Ordering::Acquire).is_err() {
-        // Another thread forks.
+        // The worker has not ended the rest of an earlier fork yet.
         if Instant::now() > deadline {
-            let why = "another thread's fork does not end".to_owned();
-            return PREPARED.set(Some(Prepared::Failed(why)));
+            let why = "the rest for an earlier fork has not ended".to_owned();
+            return PREPARED.with(|prepared| prepared.set(Prepared::Failed(why)));
         }
         thread::sleep(LOOK);
     }
-    PREPARED.set(Some(have_rest(house, deadline).unwrap_or_else(|why| {
+    let prepared = have_rest(house, deadline).unwrap_or_else(|why| {
         end_rest();
         Prepared::Failed(why)
-    })));
+    });
+    PREPARED.with(|kept| kept.set(prepared));
 }
 
 fn have_rest(house: &'static House, deadline: Instant) -> Result<Prepared, String> {
@@ -230,7 +241,7 @@ fn ask_for_rest(house: &'static House, forker: u32) -> Receiver<Result<(u32, Arc
         let rest = Arc::new(Rest { inheritance, capacity, top, late, opened: OnceLock::new() });
         // SAFETY: a system call without arguments.
         let tid = unsafe { libc::gettid() } as u32;
-        // If the forking thread has given up, nobody takes it.
+        // If the forking thread does not wait any more (OVER), this rest ends at once.
         let _ = STATE.compare_exchange(ASKED, RESTS, Ordering::AcqRel, Ordering::Acquire);
         let _ = sender.send(Ok((tid, rest.clone())));
         // From here to the end of the rest nothing is allocated: the child has a copy of the heap as it is.
@@ -243,7 +254,7 @@ fn ask_for_rest(house: &'static House, forker: u32) -> Receiver<Result<(u32, Arc
                 house.manager.given_up_fork_ends();
             }
         }
-        // The descriptors in it are of this thread's table.
+        // The inheritance owns descriptors of this thread's file table, so it is dropped in this thread.
         drop(rest);
         STATE.store(IDLE, Ordering::Release);
     }));
@@ -285,13 +296,19 @@ unsafe extern "C" fn in_parent() {
     if let Some(besides) = AT_FORK.get() {
         (besides.in_parent)();
     }
-    FILES.take();
+    unlock();
     end_in_parent();
-    GATE.take();
+    drop(GATE.with(Kept::take));
+}
+
+/// Unlocks what was locked last before the fork.
+fn unlock() {
+    drop(ACCOUNTS.with(Kept::take));
+    drop(FILES.with(Kept::take));
 }
 
 fn end_in_parent() {
-    match PREPARED.take() {
+    match PREPARED.with(Kept::take) {
         Some(Prepared::Rests(rest)) => {
             rest.close();
             // The worker drops it last.
@@ -309,25 +326,39 @@ unsafe extern "C" fn in_child() {
     if let Some(besides) = AT_FORK.get() {
         (besides.in_child)();
     }
-    FILES.take();
+    unlock();
     begin_in_child();
-    GATE.take();
+    drop(GATE.with(Kept::take));
 }
 
 fn begin_in_child() {
-    let Some(prepared) = PREPARED.take() else { return };
+    // A child without the parent's manager may start one of its own.
+    let Some(prepared) = PREPARED.with(Kept::take) else { return count_late() };
     IS_CHILD.store(true, Ordering::Release);
     // SAFETY: this is the child's only thread, before it does anything else.
     unsafe { elbowroom_sync::epoch::after_fork() };
     let given_up = STATE.swap(IDLE, Ordering::AcqRel) == GIVEN_UP;
     let taken = match prepared {
         Prepared::Failed(why) => Err(why),
-        Prepared::Rests(_) if given_up => Err("the forking thread waited for memory itself".to_owned()),
-        Prepared::Rests(rest) => take_over(rest),
+        Prepared::Rests(rest) => {
+            // The child's copy of the rest owns descriptor numbers that mean other descriptors here. It is
+            // leaked, so that it closes none of them.
+            let rest: &'static Rest = Box::leak(Box::new(rest));
+            let taken = match given_up {
+                true => Err("the forking thread waited for memory itself".to_owned()),
+                false => take_over(rest),
+            };
+            // Also if the child cannot have the manager: the parent keeps pages in swap for a child that has
+            // the lifeline open.
+            rest.close();
+            taken
+        }
     };
     let Err(why) = taken else { return };
     let manager = house::started().map(|house| house.manager);
     house::forget();
+    accounts(accounts::Accounts::renew);
+    count_late();
     if let Some(besides) = AT_FORK.get() {
         (besides.without_manager)();
     }
@@ -349,23 +380,21 @@ fn begin_in_child() {
 }
 
 /// Goes on with the copy of the manager.
-fn take_over(rest: Arc<Rest>) -> Result<(), String> {
+fn take_over(rest: &'static Rest) -> Result<(), String> {
     let late = late_forks().map_or(0, |late| late.load(Ordering::Acquire));
     if late != rest.late {
         return Err("the fork took too long".to_owned());
     }
     let Some(before) = house::started() else { return Err("there is no manager".to_owned()) };
-    // The copy owns numbers of descriptors of the parent's. It lives for ever, so none of them is closed.
-    let rest: &'static Rest = Box::leak(Box::new(rest));
     let manager = before.manager;
-    let begun = house::begin(move || {
+    let renew = move || {
         file_table::inherit(rest.opened(), rest.top).map_err(|error| error.to_string())?;
         let space =
             manager.renew(&rest.inheritance).map_err(|errno| std::io::Error::from(errno).to_string())?;
         Ok(House::of_child(before, space, rest.capacity.clone()))
-    });
-    rest.close();
-    let house = begun?;
+    };
+    // Without a worker the copy of the manager stays: nothing of it is the child's to free.
+    let house = house::begin(renew, |_| {})?;
     let Some(besides) = AT_FORK.get() else { return Ok(()) };
     let done = house.post(besides.with_manager).recv();
     done.map_err(|_| "a thread has failed".to_owned())?.map_err(|error| error.to_string())

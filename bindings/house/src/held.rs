@@ -1,120 +1,24 @@
-//! A mapping: how it is made, and how it is given up.
+//! A mapping, and its verbs. How it is made is in `make`.
 //!
-//! A file is the manager's or the kernel's, never both, since the bytes in their two caches would differ
-//! (docs/decisions/0015-one-owner.md). If the kernel must map a file that is managed, the file goes to the
-//! kernel first, with all of its mappings, at the same addresses. While the kernel maps a file in this
-//! process, for whatever, all further mappings of it are the kernel's, too.
-//!
-//! So each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A
-//! file may go to the kernel between the look at which of them serves it and the verb; then the manager says
-//! that nothing is mapped there, and the kernel's verb follows.
+//! Each verb exists twice: for a mapping that the manager serves, and for one that the kernel serves. A file
+//! may go to the kernel between the look at which of them serves it and the verb; then the manager says that
+//! nothing is mapped there, and the kernel's verb follows.
+
+mod make;
+
+pub use crate::part::{FilePart, Mode, Opening, Wishes};
 
 use crate::budget::{Budget, Promise};
 use crate::caller::Caller;
 use crate::failure::{Failure, Kind};
-use crate::files::Opened;
-use crate::fork::is_child;
 use crate::house::{self, House};
-use crate::mapped::{Mapped, is_kernels};
-use elbowroom::{Advice, Errno, FileId, MapRequest, OpenError, Place, Prot, Remap, Sharing};
+use crate::mapped::Mapped;
+use elbowroom::{Advice, Errno, FileId, Remap};
 use elbowroom_machine::PAGE_SIZE;
 use libc::c_int;
 use std::io;
 use std::ops::Range;
-use std::os::fd::RawFd;
-use std::path::Path;
 use std::sync::Arc;
-
-/// How often a file is opened anew that was closed between opening and mapping it.
-const STALE_ROUNDS: usize = 16;
-
-/// What stores to a mapping do.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Mode {
-    /// They are not permitted.
-    Read,
-    /// They reach the file.
-    Write,
-    /// They stay in the mapping.
-    Copy,
-}
-
-impl Mode {
-    fn sharing(self) -> Sharing {
-        if self == Mode::Copy { Sharing::Private } else { Sharing::Shared }
-    }
-}
-
-/// How the manager opens a file.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    /// For loads, as long as no other process uses it for stores.
-    LoadsAlone,
-    /// For loads, whoever uses it: what others write is seen late.
-    Loads,
-    /// For loads and stores, as long as no other process uses it.
-    StoresAlone,
-    /// For loads and stores, whoever uses it: what others write is seen late, or lost.
-    Stores,
-}
-
-impl Opening {
-    /// What a mapping needs. `trust`: the file is managed also if other processes may change it.
-    pub fn least(mode: Mode, trust: bool) -> &'static [Self] {
-        match (mode, trust) {
-            (Mode::Write, true) => &[Opening::Stores],
-            (Mode::Write, false) => &[Opening::StoresAlone],
-            (Mode::Read | Mode::Copy, true) => &[Opening::Loads],
-            (Mode::Read | Mode::Copy, false) => &[Opening::LoadsAlone],
-        }
-    }
-
-    fn has_stores(self) -> bool {
-        matches!(self, Opening::StoresAlone | Opening::Stores)
-    }
-}
-
-/// What else is asked for.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Wishes {
-    /// Bring the pages in now, as far as that can be done.
-    pub populate: bool,
-    /// Promise no memory and swap for it.
-    pub no_reserve: bool,
-}
-
-/// What to map of an open file.
-#[derive(Debug, Clone, Copy)]
-pub struct FilePart {
-    /// The descriptor, in the calling thread's table.
-    pub fd: RawFd,
-    /// Where in the file, in bytes; a multiple of the page size.
-    pub offset: u64,
-    /// Bytes, more than 0.
-    pub len: usize,
-    /// What stores do.
-    pub mode: Mode,
-    /// What the mapping permits in the beginning, as mmap(2) has it. The manager permits loads, and stores.
-    pub prot: c_int,
-    /// How the manager tries to open the file, best first.
-    pub openings: &'static [Opening],
-    /// If the manager cannot manage the file, the kernel maps it.
-    pub or_kernel: bool,
-    /// Where the mapping goes.
-    pub place: Place,
-    /// What else is asked for.
-    pub wishes: Wishes,
-}
-
-impl FilePart {
-    /// A part that permits what its mode needs, anywhere, by the manager or by the kernel. `trust`: as for
-    /// [`Opening::least`].
-    pub fn new(fd: RawFd, offset: u64, len: usize, mode: Mode, trust: bool) -> Self {
-        let prot = if mode == Mode::Read { libc::PROT_READ } else { libc::PROT_READ | libc::PROT_WRITE };
-        let (openings, place) = (Opening::least(mode, trust), Place::Anywhere);
-        Self { fd, offset, len, mode, prot, openings, or_kernel: true, place, wishes: Wishes::default() }
-    }
-}
 
 /// A mapping, which is unmapped when the value is dropped. No interpreter's lock is needed for that.
 #[derive(Debug)]
@@ -125,118 +29,11 @@ pub struct Held {
     promise: Option<Promise>,
     budget: Option<Arc<Budget>>,
     file: Option<Mapped>,
-    /// The manager has opened the file for stores.
+    /// Whoever serves it can let it be stored to, without another descriptor.
     has_stores: bool,
 }
 
-/// What came of an attempt to have the manager map a file.
-enum Attempt {
-    Managed(Held),
-    /// The kernel has to map it, for this reason.
-    Kernels(String),
-}
-
 impl Held {
-    /// Maps a part of a file. In the second place is why the manager does not manage it, if so.
-    ///
-    /// # Errors
-    /// EACCES: the descriptor does not permit it. EOPNOTSUPP: the kernel would have to map it. What the
-    /// manager and the kernel say.
-    pub fn of_file<C: Caller>(
-        caller: C,
-        house: &'static House,
-        part: FilePart,
-        budget: Option<&Arc<Budget>>,
-    ) -> Result<(Self, Option<String>), C::Error> {
-        let failed = |error: io::Error| caller.error(Failure::of_io(&error, "cannot map the file"));
-        let opened = check(&part).map_err(failed)?;
-        if !opened.is_regular {
-            return Err(failed(io::Error::from(Errno::NODEV)));
-        }
-        let id = opened.id;
-        // SAFETY: a system call without arguments.
-        let tid = unsafe { libc::gettid() } as u32;
-        let reason = match kernels_reason(id) {
-            Some(reason) => reason,
-            None => {
-                let budget = budget.cloned();
-                let counted = Mapped::new(id, false);
-                let mapped =
-                    house.ask(caller, move |house| by_manager(house, tid, &part, budget, counted))?;
-                match mapped.map_err(|errno| caller.error(Failure::of(errno, "cannot map the file")))? {
-                    Attempt::Managed(held) => {
-                        // Another thread may have had the kernel map the file meanwhile.
-                        let reason = kernels_reason(id);
-                        if reason.is_some() {
-                            give(caller, house, id)?;
-                        }
-                        return Ok((held, reason));
-                    }
-                    Attempt::Kernels(reason) => reason,
-                }
-            }
-        };
-        if !part.or_kernel {
-            let text = format!("the file cannot be managed: {reason}");
-            let failure = Failure { errno: libc::EOPNOTSUPP, ..Failure::new(Kind::State, text) };
-            return Err(caller.error(failure));
-        }
-        Ok((by_kernel(caller, house, &part, id)?, Some(reason)))
-    }
-
-    /// Has the kernel map a part of an open file, of whatever kind. If the file is managed, it goes to the
-    /// kernel before.
-    ///
-    /// # Errors
-    /// EACCES: the descriptor does not permit it. What the manager and the kernel say.
-    pub fn of_kernel<C: Caller>(caller: C, house: &'static House, part: &FilePart) -> Result<Self, C::Error> {
-        let opened = check(part);
-        let opened = opened.map_err(|error| caller.error(Failure::of_io(&error, "cannot map the file")))?;
-        by_kernel(caller, house, part, opened.id)
-    }
-
-    /// Maps anonymous memory, of zeros.
-    ///
-    /// # Errors
-    /// ENOMEM: the budget does not have so much, or there are no addresses for it.
-    pub fn of_memory<C: Caller>(
-        caller: C,
-        house: &'static House,
-        len: usize,
-        place: Place,
-        wishes: Wishes,
-        budget: Option<&Arc<Budget>>,
-    ) -> Result<Self, C::Error> {
-        let too_large = || Failure::of(Errno::NOMEM, "cannot map memory");
-        let bytes = len.checked_next_multiple_of(PAGE_SIZE).ok_or_else(|| caller.error(too_large()))? as u64;
-        let promise = (!wishes.no_reserve).then(|| Promise::of(bytes, budget)).transpose();
-        let promise = promise.map_err(|failure| caller.error(failure))?;
-        let group = budget.map(|budget| budget.id());
-        let budget = budget.cloned();
-        let unmapped = Self { start: 0, len: 0, promise, budget, file: None, has_stores: true };
-        let mapped = house.ask(caller, move |house| {
-            let request = MapRequest {
-                place,
-                len,
-                prot: Prot::READ.union(Prot::WRITE),
-                may_write: true,
-                sharing: Sharing::Private,
-                object: None,
-                offset: 0,
-                populate: wishes.populate,
-                locked: false,
-                no_reserve: wishes.no_reserve,
-                group,
-            };
-            have_addresses(house, place, len)?;
-            let start = house.space.map(request)?;
-            let mut held = unmapped;
-            (held.start, held.len) = (start, len);
-            Ok(held)
-        })?;
-        mapped.map_err(|errno: Errno| caller.error(Failure::of(errno, "cannot map memory")))
-    }
-
     /// Its first address.
     pub fn start(&self) -> usize {
         self.start
@@ -318,7 +115,7 @@ impl Held {
             caller,
             range,
             move |house, at, len| house.space.advise(at, len, advice.ok_or(Errno::INVAL)?),
-            // SAFETY: the range is this mapping's. No advice takes the bytes of a mapping away that has others.
+            // SAFETY: the range is this mapping's. No advice takes the bytes of another mapping away.
             |at, len| unsafe { libc::madvise(at as *mut _, len, number) },
             "cannot advise",
         )
@@ -339,7 +136,7 @@ impl Held {
         self.file.as_ref().is_some_and(Mapped::has_others)
     }
 
-    /// Whether the manager can let it be stored to.
+    /// Whether the manager, or the kernel if it has made the mapping, can let it be stored to.
     pub fn has_stores(&self) -> bool {
         self.has_stores
     }
@@ -410,7 +207,8 @@ impl Held {
     }
 
     /// Makes it `len` bytes long, more than 0. What was stored to bytes that are cut off may be lost: the
-    /// caller writes them back before.
+    /// caller writes them back before. `caller` breaks off no wait: the mapping would be elsewhere then, or
+    /// have another length, and the value would not know.
     ///
     /// # Errors
     /// Those of mremap(2). ENOMEM: there is no room behind it; or the budget does not have so much.
@@ -419,8 +217,10 @@ impl Held {
         let (old, at) = (self.len.next_multiple_of(PAGE_SIZE), self.start);
         let new = len.checked_next_multiple_of(PAGE_SIZE).ok_or_else(|| caller.error(too_large()))?;
         let (more, less) = (new.saturating_sub(old) as u64, old.saturating_sub(new) as u64);
-        if let Some(promise) = &mut self.promise {
-            promise.grow(more).map_err(|failure| caller.error(failure))?;
+        if let Some(promise) = self.promise.as_mut().filter(|_| more > 0) {
+            let gone = || caller.error(Failure::new(Kind::State, "there is no manager".to_owned()));
+            let house = house::started().ok_or_else(gone)?;
+            promise.grow(house, more).map_err(|failure| caller.error(failure))?;
         }
         let moved = self.remap_pages(caller, (at, old, new), moving);
         if let Some(promise) = &mut self.promise {
@@ -501,172 +301,4 @@ fn unmap(house: &House, start: usize, len: usize) {
 fn unmap_in_kernel(start: usize, len: usize) {
     // SAFETY: the range is that of a mapping whose last user is gone, and is the kernel's.
     unsafe { libc::munmap(start as *mut _, len) };
-}
-
-/// Makes a fixed place a place of the manager's.
-fn have_addresses(house: &House, place: Place, len: usize) -> Result<(), Errno> {
-    match place {
-        Place::Anywhere | Place::Hint(_) => Ok(()),
-        Place::Fixed(at) | Place::FixedNoReplace(at) if house.manager.windows().covers(at, len.max(1)) => {
-            Ok(())
-        }
-        Place::Fixed(at) | Place::FixedNoReplace(at) => house.space.add_addresses(at, len),
-    }
-}
-
-/// Checks what mmap(2) would check of rights.
-fn check(part: &FilePart) -> io::Result<Opened> {
-    let opened = Opened::look(part.fd)?;
-    let permitted = match part.mode {
-        Mode::Write => opened.is_for_both(),
-        Mode::Read | Mode::Copy => opened.is_for_loads(),
-    };
-    if permitted { Ok(opened) } else { Err(io::Error::from(Errno::ACCESS)) }
-}
-
-/// Why the kernel maps all further parts of a file, if so.
-fn kernels_reason(id: FileId) -> Option<String> {
-    if is_child() {
-        let fork = house::words().fork;
-        Some(format!("this process was forked from one that has managed memory: {fork}"))
-    } else if is_kernels(id) {
-        let text = "the kernel maps the file in this process already, as long as other mappings of it exist";
-        Some(text.to_owned())
-    } else {
-        None
-    }
-}
-
-/// Gives a file to the kernel, with all of its mappings.
-fn give<C: Caller>(caller: C, house: &'static House, id: FileId) -> Result<(), C::Error> {
-    let given = house.ask(caller, move |house| house.space.give_file(id))?;
-    given.map(drop).map_err(|errno| caller.error(Failure::of(errno, "cannot give the file to the kernel")))
-}
-
-fn by_manager(
-    house: &House,
-    tid: u32,
-    part: &FilePart,
-    budget: Option<Arc<Budget>>,
-    counted: Mapped,
-) -> Result<Attempt, Errno> {
-    let mut counted = Some(counted);
-    let mut attempt = Attempt::Kernels("no way to open the file is asked for".to_owned());
-    for opening in part.openings {
-        attempt = by_opening(house, tid, part, *opening, budget.as_ref(), &mut counted)?;
-        if let Attempt::Managed(_) = attempt {
-            break;
-        }
-    }
-    Ok(attempt)
-}
-
-fn by_opening(
-    house: &House,
-    tid: u32,
-    part: &FilePart,
-    opening: Opening,
-    budget: Option<&Arc<Budget>>,
-    counted: &mut Option<Mapped>,
-) -> Result<Attempt, Errno> {
-    let has_stores = opening.has_stores();
-    let path = format!("/proc/self/task/{tid}/fd/{}", part.fd);
-    for _ in 0..STALE_ROUNDS {
-        let opened = match opening {
-            Opening::Loads | Opening::Stores => {
-                let opened = house.manager.open(Path::new(&path), has_stores);
-                opened.map(|object| (object, None)).map_err(OpenError::from)
-            }
-            Opening::LoadsAlone | Opening::StoresAlone => {
-                let opened = house.manager.open_through(tid, part.fd, has_stores);
-                opened.map(|(object, origin)| (object, Some(origin)))
-            }
-        };
-        let kernels = |reason: &str| Ok(Attempt::Kernels(reason.to_owned()));
-        let (object, origin) = match opened {
-            Ok(opened) => opened,
-            Err(OpenError::NotAlone) => {
-                let trust = house::words().trust;
-                return Ok(Attempt::Kernels(format!(
-                    "another process uses the file, or it cannot be known whether one does (that takes \
-                     CAP_SYS_ADMIN): {trust}"
-                )));
-            }
-            // The descriptor permits what opening the file anew does not.
-            Err(OpenError::Failed(Errno::ACCESS | Errno::PERM)) => {
-                return kernels("the file may not be opened again by this process");
-            }
-            Err(OpenError::Failed(errno)) => return Err(errno),
-        };
-        // Another thread may have closed the descriptor, and opened another file under its number.
-        if counted.as_ref().is_none_or(|counted| counted.id() != object.id()) {
-            house.manager.close_unused(&object);
-            return Err(Errno::BADF);
-        }
-        let writes = part.prot & libc::PROT_WRITE != 0;
-        let request = MapRequest {
-            place: part.place,
-            len: part.len,
-            prot: if writes { Prot::READ.union(Prot::WRITE) } else { Prot::READ },
-            may_write: part.mode != Mode::Read || has_stores,
-            sharing: part.mode.sharing(),
-            object: Some(object.clone()),
-            offset: part.offset,
-            populate: part.wishes.populate,
-            locked: false,
-            no_reserve: part.wishes.no_reserve,
-            group: budget.map(|budget| budget.id()),
-        };
-        let mapped = have_addresses(house, part.place, part.len);
-        match mapped.and_then(|()| house.space.map_through(request, origin)) {
-            Ok(start) => {
-                let (len, budget, file) = (part.len, budget.cloned(), counted.take());
-                return Ok(Attempt::Managed(Held { start, len, promise: None, budget, file, has_stores }));
-            }
-            Err(Errno::STALE) => {}
-            Err(errno) => {
-                house.manager.close_unused(&object);
-                return match errno {
-                    Errno::OPNOTSUPP => kernels("the file was given to the kernel before"),
-                    errno => Err(errno),
-                };
-            }
-        }
-    }
-    Err(Errno::STALE)
-}
-
-fn by_kernel<C: Caller>(
-    caller: C,
-    house: &'static House,
-    part: &FilePart,
-    id: FileId,
-) -> Result<Held, C::Error> {
-    // Entered before the file is given up, so that no other thread has the manager map it meanwhile.
-    let counted = Mapped::new(id, true);
-    give(caller, house, id)?;
-    let mapped = map_in_kernel(part);
-    let start = mapped.map_err(|error| caller.error(Failure::of_io(&error, "cannot map the file")))?;
-    let has_stores = part.mode != Mode::Read;
-    Ok(Held { start, len: part.len, promise: None, budget: None, file: Some(counted), has_stores })
-}
-
-fn map_in_kernel(part: &FilePart) -> io::Result<usize> {
-    let (at, mut flags) = match part.place {
-        Place::Anywhere => (0, 0),
-        Place::Hint(at) => (at, 0),
-        // The manager's own addresses are not the kernel's to map.
-        Place::Fixed(at) | Place::FixedNoReplace(at) => (at, libc::MAP_FIXED_NOREPLACE),
-    };
-    flags |= if part.mode == Mode::Copy { libc::MAP_PRIVATE } else { libc::MAP_SHARED };
-    if part.wishes.populate {
-        flags |= libc::MAP_POPULATE;
-    }
-    if part.wishes.no_reserve {
-        flags |= libc::MAP_NORESERVE;
-    }
-    let (len, prot, offset) = (part.len, part.prot, part.offset as libc::off_t);
-    // SAFETY: a new mapping, which replaces none.
-    let at = unsafe { libc::mmap(at as *mut _, len, prot, flags, part.fd, offset) };
-    if at == libc::MAP_FAILED { Err(io::Error::last_os_error()) } else { Ok(at as usize) }
 }

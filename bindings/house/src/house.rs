@@ -25,13 +25,13 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicPtr, Ordering};
-use std::sync::mpsc;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, OnceLock, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::Duration;
 
-/// The most workers. A worker may wait for a disk for long; jobs that come then get another one.
+/// At most so many workers run. While one waits for a disk, another one takes the next job.
 const MAX_WORKERS: usize = 8;
 /// Where the swap file is by default.
 const SWAP_DIR: &str = "/var/tmp";
@@ -41,7 +41,7 @@ const EXIT_BOUND: Duration = Duration::from_secs(60);
 const MEMORY_PERCENT: u64 = 75;
 
 /// The end of the addresses that a process can have.
-const ADDRESS_END: usize = 1 << 47;
+pub const ADDRESS_END: usize = 1 << 47;
 
 /// The manager, its one space, and the queue to the workers. Never freed.
 pub struct House {
@@ -116,15 +116,15 @@ struct Jobs {
 }
 
 static HOUSE: AtomicPtr<House> = AtomicPtr::new(std::ptr::null_mut());
-static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
 /// The houses of managers that were stopped, so that tools that look for leaks find them: some 200 bytes
 /// each.
 static ENDED: Mutex<Vec<&'static House>> = Mutex::new(Vec::new());
-static GATE: Mutex<()> = Mutex::new(());
-static WORDS: OnceLock<&'static Words> = OnceLock::new();
+/// What [`configure`] has chosen.
+static GATE: Mutex<Option<Settings>> = Mutex::new(None);
+static WORDS: AtomicPtr<Words> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Held by a thread that starts or stops the manager, or forks.
-pub struct Gate(#[allow(dead_code, reason = "it is held")] MutexGuard<'static, ()>);
+/// The gate: a thread holds it while it starts or stops the manager, or forks.
+pub struct Gate(MutexGuard<'static, Option<Settings>>);
 
 impl Gate {
     /// Waits for the gate.
@@ -133,16 +133,23 @@ impl Gate {
     }
 }
 
-/// Sets the words of the language, once.
+/// Sets the words of the language.
 pub fn speak(words: &'static Words) {
-    let _ = WORDS.set(words);
+    WORDS.store(std::ptr::from_ref(words).cast_mut(), Ordering::Release);
 }
 
 /// The words of the language.
 pub fn words() -> &'static Words {
-    const NONE: Words =
-        Words { fork: "execute a program", trust: "", swap_dir: "", shared_swap: "", swap: "" };
-    WORDS.get().copied().unwrap_or(&NONE)
+    const NONE: Words = Words {
+        fork: "execute a program",
+        trust: "",
+        swap_dir: "",
+        shared_swap: "",
+        swap: "",
+        own_budget: "",
+    };
+    // SAFETY: the words live for ever, and nothing changes them.
+    unsafe { WORDS.load(Ordering::Acquire).as_ref() }.unwrap_or(&NONE)
 }
 
 thread_local! {
@@ -151,7 +158,7 @@ thread_local! {
 
 /// Chooses what the manager is started with.
 pub fn configure(settings: Settings) {
-    *SETTINGS.lock().unwrap_or_else(PoisonError::into_inner) = Some(settings);
+    *Gate::lock().0 = Some(settings);
 }
 
 /// The house, if the manager was started.
@@ -168,60 +175,73 @@ pub fn house<C: Caller>(caller: C) -> Result<&'static House, C::Error> {
     if let Some(house) = started() {
         return Ok(house);
     }
-    let settings = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).clone().unwrap_or_default();
-    let _gate = Gate::lock();
+    let gate = Gate::lock();
     if let Some(house) = started() {
         return Ok(house);
     }
-    begin_with(settings).map_err(|why| caller.error(Failure::new(Kind::Start, why)))
+    begin_with(gate.0.clone().unwrap_or_default()).map_err(|why| caller.error(Failure::new(Kind::Start, why)))
 }
 
-/// Starts the manager.
+/// Starts the manager. What `enter` does is done before another thread can fork, or start or stop a manager.
 ///
 /// # Errors
 /// [`Kind::State`]: it runs already. [`Kind::Start`]: what is missing on this machine.
-pub fn start_with(settings: Settings) -> Result<&'static House, Failure> {
+pub fn start_with<R>(settings: Settings, enter: impl FnOnce(&'static House) -> R) -> Result<R, Failure> {
     let _gate = Gate::lock();
     if started().is_some() {
         let text = "the process has a manager already: its groups can have budgets of their own";
         return Err(Failure::new(Kind::State, text.to_owned()));
     }
-    begin_with(settings).map_err(|why| Failure::new(Kind::Start, why))
+    begin_with(settings).map(enter).map_err(|why| Failure::new(Kind::Start, why))
 }
 
 fn begin_with(settings: Settings) -> Result<&'static House, String> {
-    // In this thread, whose name is the program's, as other processes see it.
-    let member = settings.table.as_deref().map(shared::open).transpose()?.map(shared::enter);
-    begin(move || {
+    let open = |path| shared::open(path).map_err(|why| format!("{why}; {}", words().own_budget));
+    // In this thread: other processes see the member by the name of the thread that enters, which is the
+    // program's.
+    let member = settings.table.as_deref().map(open).transpose()?.map(shared::enter);
+    let make = move || {
         file_table::make_empty()
             .map_err(|error| format!("no file table of its own (Linux 5.9 or later has it): {error}"))?;
         start(settings, member)
+    };
+    begin(make, |house| {
+        house.end();
+        ENDED.lock().unwrap_or_else(PoisonError::into_inner).push(house);
     })
 }
 
 /// Has the end of the process write back what was stored: mappings that are never given up, such as those of
-/// statics, have it else only from the flusher, within a second. For libraries without a call that stops the
-/// manager; any number of calls are one.
+/// statics, have it else only from the flusher, within a second. Any number of calls are one.
 pub fn write_back_at_exit() {
     extern "C" fn write_back() {
         let Some(house) = started() else { return };
-        let flushed = house.post(|house| house.manager.flush_all()).recv_timeout(EXIT_BOUND);
-        if let Ok(Err(errno)) = flushed {
-            let error = std::io::Error::from(errno);
-            say(&format!("at the end of the process a file could not be written: {error}"));
+        match house.post(|house| house.manager.flush_all()).recv_timeout(EXIT_BOUND) {
+            Ok(Ok(())) | Err(RecvTimeoutError::Disconnected) => {}
+            Ok(Err(errno)) => {
+                let error = std::io::Error::from(errno);
+                say(&format!("at the end of the process a file could not be written: {error}"));
+            }
+            Err(RecvTimeoutError::Timeout) => say(&format!(
+                "the process ends before all was written to its files: a disk took longer than {} s",
+                EXIT_BOUND.as_secs()
+            )),
         }
     }
-    static ONCE: Once = Once::new();
-    // SAFETY: the library is never unloaded. Without room for the function the flusher remains.
-    ONCE.call_once(|| _ = unsafe { libc::atexit(write_back) });
+    static IS_DONE: AtomicBool = AtomicBool::new(false);
+    // No thread forks between the two.
+    let _gate = Gate::lock();
+    if !IS_DONE.swap(true, Ordering::AcqRel) {
+        // SAFETY: the library is never unloaded. Without room for the function the flusher remains.
+        let _ = unsafe { libc::atexit(write_back) };
+    }
 }
 
 /// Stops the manager, writes what was stored to the files, and ends its threads. Returns when all is done.
 ///
 /// # Safety
 /// No mapping and no budget is left, and no other thread uses the house, or will.
-pub unsafe fn stop(house: &'static House) {
-    let _gate = Gate::lock();
+pub unsafe fn stop(house: &'static House, _gate: &Gate) {
     forget();
     let (sender, gone) = mpsc::sync_channel(1);
     {
@@ -236,14 +256,17 @@ pub unsafe fn stop(house: &'static House) {
 }
 
 /// Runs `make` in a new thread, and then, in the file table of that thread, the workers of what it has made.
+/// `end` ends what was made if no worker can be started.
 pub fn begin(
     make: impl FnOnce() -> Result<House, String> + Send + 'static,
+    end: impl FnOnce(&'static House) + Send + 'static,
 ) -> Result<&'static House, String> {
     let (sender, made) = mpsc::sync_channel(1);
     let first = move || {
         let house = make().and_then(|house| {
             let house: &'static House = Box::leak(Box::new(house));
             house.spawn_worker().map(|()| house).map_err(|error| {
+                end(house);
                 format!(
                     "cannot start a thread ({error}): raise `ulimit -u`, or pids.max of the control group"
                 )
@@ -258,7 +281,7 @@ pub fn begin(
     Ok(house)
 }
 
-/// Forgets the house: a forked child could not take it over.
+/// Forgets the house: its manager was stopped, or a forked child could not take it over.
 pub fn forget() {
     HOUSE.store(std::ptr::null_mut(), Ordering::Release);
 }
@@ -275,7 +298,8 @@ fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, S
         swap_encrypt: settings.swap_encrypt,
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
         inject: settings.inject,
-        // When an array is gone, everybody can read what was stored to it.
+        // When the last mapping of a file is unmapped, the manager writes its dirty pages back, so that
+        // read(2) finds them.
         close_unmapped: true,
         alone: true,
         hooks: Hooks {
@@ -351,12 +375,6 @@ impl Capacity {
         let page = elbowroom_machine::PAGE_SIZE as u64;
         let is_shared = settings.table.is_some();
         Ok(Self { memory: memory / page * page, swap: swap / page * page, swap_dir, is_shared })
-    }
-
-    /// How many bytes of anonymous memory can be promised. Memory that other processes may have at the moment
-    /// is no room: all that was promised must fit into swap then.
-    pub fn room(&self) -> u64 {
-        if self.is_shared { self.swap } else { self.memory.saturating_add(self.swap) }
     }
 }
 
@@ -475,8 +493,8 @@ impl House {
         let parts = self.manager.windows().parts(elbowroom_machine::PAGE_SIZE..ADDRESS_END);
         let windows = parts.filter(|(side, _)| *side == Side::Managed).map(|(_, range)| range);
         let addresses: Vec<_> = windows.chain(self.manager.windows().tables()).collect();
-        // SAFETY: this is the last worker, and nothing else uses the house, which is the promise of the
-        // caller of `stop`. Nothing is mapped in the windows any more.
+        // SAFETY: this is the last worker, or there never was one, and nothing else uses the house, which is
+        // the promise of the caller of `stop`. Nothing is mapped in the windows any more.
         unsafe {
             drop(Box::from_raw(self.owned.space));
             drop(Box::from_raw(self.owned.manager));
@@ -487,7 +505,8 @@ impl House {
     }
 }
 
-/// Whether the calling thread is a worker, which does itself what others ask for.
+/// Whether the calling thread is a worker. A worker does a job itself instead of posting it, since it could
+/// wait for itself.
 pub fn is_worker() -> bool {
     IS_WORKER.get()
 }

@@ -11,7 +11,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 struct MappedFile {
     /// Mappings of the file, by whomever.
     mappings: usize,
-    /// Mappings that the kernel serves from the beginning, or since a change of their rights.
+    /// Mappings that the kernel has served since they were made, or since their rights were changed to ones
+    /// that the manager does not give.
     kernels: usize,
     /// The file went to the kernel, and the kernel has mappings that were managed before.
     given: bool,

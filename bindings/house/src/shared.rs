@@ -34,15 +34,14 @@ pub fn make(memory: u64, swap: u64, last: &Path) -> io::Result<PathBuf> {
 /// Opens a table.
 ///
 /// # Errors
-/// The reason, and what to do.
+/// The reason.
 pub fn open(path: &Path) -> Result<Arc<ProcessTree>, String> {
     let opened = OpenOptions::new().read(true).write(true).open(path);
     let tree = opened.and_then(|file| ProcessTree::open(&file).map_err(io::Error::from));
     tree.map(Arc::new).map_err(|error| {
         format!(
             "the budget that this process is to share cannot be opened ({}: {error}): the process that has \
-             made it has ended, or is another user's; for a budget of its own, call \
-             elbowroom.configure(memory=...) before the first array is made",
+             made it has ended, or is another user's",
             path.display()
         )
     })

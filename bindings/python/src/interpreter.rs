@@ -18,6 +18,8 @@ pub const WORDS: Words = Words {
     swap_dir: "name another directory with elbowroom.configure(swap_dir=...) before the first array is made",
     shared_swap: "give more with elbowroom.configure(swap=..., shared=True)",
     swap: "give more with swap=...",
+    own_budget: "for a budget of its own, call elbowroom.configure(memory=...) before the first array is \
+                 made",
 };
 
 /// A thread that holds the interpreter's lock.

@@ -2,9 +2,10 @@
 
 use crate::map::MmapMut;
 use crate::options::MmapOptions;
-use crate::process::{self, Thread};
+use crate::process;
 use crate::size::Size;
 use elbowroom_house::budget::Budget as Group;
+use elbowroom_house::caller::Thread;
 use elbowroom_house::house::{self, Settings};
 use elbowroom_manager::{Limits, Stats};
 use std::cell::RefCell;
@@ -96,7 +97,8 @@ fn out_of_memory(text: String) -> io::Error {
 
 /// The budget of the innermost [`Budget::within`] of this thread.
 pub fn current() -> Option<Arc<Group>> {
-    CURRENT.with_borrow(Clone::clone)
+    // A destructor of the thread that runs after the budget's own finds none.
+    CURRENT.try_with(|current| current.borrow().clone()).ok().flatten()
 }
 
 /// A budget for mappings: together they never have more than its limit in memory. What does not fit is in

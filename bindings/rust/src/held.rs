@@ -5,8 +5,9 @@
 //! file for stores, which it tries if the descriptor permits that. If not, a descriptor is kept, with which
 //! the kernel maps the file in place then.
 
-use crate::process::{self, Thread};
+use crate::process;
 use elbowroom_house::budget::Budget as Group;
+use elbowroom_house::caller::Thread;
 use elbowroom_house::files::{self, Opened};
 use elbowroom_house::held::{self, FilePart, Mode, Moving, Opening};
 use elbowroom_house::house::{self, House};

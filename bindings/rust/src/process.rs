@@ -1,44 +1,22 @@
 //! The manager of the process (bindings/house), as programs in Rust have it: errors are [`io::Error`], and a
 //! thread that calls waits.
 
-use elbowroom_house::caller::{Caller, Words};
+use elbowroom_house::caller::{Thread, Words};
 use elbowroom_house::failure::{Failure, Kind};
 use elbowroom_house::fork;
 use elbowroom_house::house::{self, House, Settings};
 use std::io;
-use std::sync::Once;
-use std::sync::mpsc::Receiver;
 
 /// What errors call things.
 const WORDS: Words = Words {
     shared_swap: "",
+    own_budget: "",
     fork: "execute a program in the child, or map there what it needs",
     trust: "with FileSharing::Trust it is managed all the same",
     swap_dir: "name another directory with Process::swap_dir before the first mapping, or map without a \
                promise (no_reserve_swap)",
     swap: "give the budget more with Budget::with_swap, or map without a promise (no_reserve_swap)",
 };
-
-/// A thread of the program.
-#[derive(Clone, Copy)]
-pub struct Thread;
-
-impl Caller for Thread {
-    type Error = Failure;
-
-    fn wait<R: Send>(self, answer: Receiver<R>) -> Result<R, Failure> {
-        let failed = |_| Failure::new(Kind::System, "a thread of elbowroom has failed".to_owned());
-        answer.recv().map_err(failed)
-    }
-
-    fn run<R: Send>(self, f: impl FnOnce() -> R + Send) -> R {
-        f()
-    }
-
-    fn error(self, failure: Failure) -> Failure {
-        failure
-    }
-}
 
 /// The house; starts the manager with the default settings if need be.
 ///
@@ -58,17 +36,24 @@ pub fn house() -> io::Result<&'static House> {
 /// AlreadyExists: it runs. Unsupported, as for [`house()`].
 pub fn start_with(settings: Settings) -> io::Result<()> {
     prepare();
-    house::start_with(settings).map(drop).map_err(of_start)
+    house::start_with(settings, drop).map_err(of_start)
+}
+
+/// Registers what is done at forks when the program is loaded, before a thread can fork: what another thread
+/// had begun to register at a fork would never be registered in the child.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static AT_LOAD: extern "C" fn() = register;
+
+extern "C" fn register() {
+    fork::register();
 }
 
 /// What is there before the manager: the words of its errors, and what is done at a fork and at the end.
 fn prepare() {
-    static ONCE: Once = Once::new();
-    ONCE.call_once(|| {
-        house::speak(&WORDS);
-        fork::register();
-        house::write_back_at_exit();
-    });
+    house::speak(&WORDS);
+    fork::register();
+    house::write_back_at_exit();
 }
 
 fn of_start(failure: Failure) -> io::Error {

@@ -1,28 +1,24 @@
 //! What careless and hostile programs do with mappings.
 #![allow(unsafe_code)]
 
+mod apart;
+
+use apart::{apart, scratch};
 use elbowroom::{
-    Advice, Budget, FileSharing, Mmap, MmapAsRawDesc, MmapMut, MmapOptions, MmapRaw, Process, RemapOptions,
+    Advice, Budget, FileSharing, Mmap, MmapAsRawDesc, MmapMut, MmapOptions, MmapRaw, RemapOptions,
 };
 use std::fs::{File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::OpenOptionsExt;
 use std::os::unix::process::ExitStatusExt;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitStatus, Stdio};
+use std::path::Path;
+use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 const PAGE: usize = 4096;
-
-/// A directory on a disk: files that live in memory are not managed.
-fn scratch() -> tempfile::TempDir {
-    let disk =
-        std::env::var_os("ELBOWROOM_TEST_DIR").map_or_else(|| PathBuf::from("/var/tmp"), PathBuf::from);
-    tempfile::tempdir_in(disk).unwrap()
-}
 
 fn open(path: &Path) -> File {
     OpenOptions::new().read(true).write(true).create(true).truncate(false).open(path).unwrap()
@@ -75,38 +71,6 @@ fn map_exec(options: &MmapOptions, file: impl MmapAsRawDesc) -> io::Result<Mmap>
 fn remap(map: &mut MmapMut, len: usize, may_move: bool) -> io::Result<()> {
     // SAFETY: the mapping is borrowed alone, and its file is as long.
     unsafe { map.remap(len, RemapOptions::new().may_move(may_move)) }
-}
-
-const APART: &str = "ELBOWROOM_TEST_APART";
-
-/// Runs a test's body in a process of its own: `None` there, after the body, and its end here.
-fn apart(name: &str, directory: &Path, body: impl FnOnce(&Path)) -> Option<(ExitStatus, String)> {
-    if std::env::var(APART).is_ok_and(|apart| apart == name) {
-        body(&PathBuf::from(std::env::var_os("ELBOWROOM_TEST_FILES").unwrap()));
-        return None;
-    }
-    let mut child = Command::new(std::env::current_exe().unwrap())
-        .args([name, "--exact", "--nocapture", "--test-threads=1"])
-        .env(APART, name)
-        .env("ELBOWROOM_TEST_FILES", directory)
-        .stderr(Stdio::piped())
-        .stdout(Stdio::null())
-        .spawn()
-        .unwrap();
-    let deadline = Instant::now() + Duration::from_secs(120);
-    let status = loop {
-        if let Some(status) = child.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-            panic!("{name} hangs");
-        }
-        thread::sleep(Duration::from_millis(2));
-    };
-    let mut text = String::new();
-    child.stderr.take().unwrap().read_to_string(&mut text).unwrap();
-    Some((status, text))
 }
 
 #[test]
@@ -540,38 +504,6 @@ fn a_machine_that_lacks_something_is_an_error_that_says_what() {
 }
 
 #[test]
-fn settings_count_before_the_first_mapping_only() {
-    let directory = scratch();
-    let ended = apart("settings_count_before_the_first_mapping_only", directory.path(), |directory| {
-        let wrong = [Process::new().memory("much"), Process::new().memory("1M"), Process::new().swap("-3")];
-        for settings in wrong {
-            let error = settings.clone().start().unwrap_err();
-            assert!(error.to_string().len() > 20, "{settings:?}: {error}");
-        }
-        let nowhere = Process::new().memory("64M").swap("64M").swap_dir(directory.join("nowhere"));
-        assert_eq!(nowhere.start().unwrap_err().kind(), ErrorKind::Unsupported);
-        Process::new().memory("64M").swap("128M").swap_dir(directory).start().unwrap();
-        assert_eq!(elbowroom::stats().unwrap().budget_bytes, 64 << 20);
-        assert_eq!(Process::new().start().unwrap_err().kind(), ErrorKind::AlreadyExists);
-        // What all have together: 192 MiB.
-        let half = MmapMut::map_anon(100 << 20).unwrap();
-        let error = MmapMut::map_anon(100 << 20).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::OutOfMemory, "{error}");
-        let sparse = MmapOptions::new().len(1 << 40).no_reserve_swap().map_anon().unwrap();
-        drop((half, sparse));
-        let mut all = MmapMut::map_anon(150 << 20).unwrap();
-        all.chunks_mut(PAGE)
-            .enumerate()
-            .for_each(|(nth, page)| page[..4].copy_from_slice(&(nth as u32).to_le_bytes()));
-        let right = |(nth, page): (usize, &[u8])| page[..4] == (nth as u32).to_le_bytes();
-        assert!(all.chunks(PAGE).enumerate().all(right));
-    });
-    if let Some((status, text)) = ended {
-        assert!(status.success(), "{status}: {text}");
-    }
-}
-
-#[test]
 fn a_budget_holds_and_its_limit_can_be_changed() {
     let directory = scratch();
     let path = directory.path().join("large");
@@ -604,26 +536,6 @@ fn a_budget_holds_and_its_limit_can_be_changed() {
     assert_eq!(budget.stats().unwrap().anonymous_bytes, PAGE as u64);
     assert!(remap(&mut memory, 1 << 30, true).is_err());
     assert_eq!((memory[PAGE - 1], budget.stats().unwrap().anonymous_bytes), (1, PAGE as u64));
-}
-
-#[test]
-fn a_thread_has_the_budget_of_the_innermost_within() {
-    let (outer, inner) = (Budget::with_memory("2MiB").unwrap(), Budget::with_memory("1MiB").unwrap());
-    let held = |budget: &Budget| budget.stats().unwrap().anonymous_bytes;
-    outer.within(|| {
-        let _in_outer = MmapMut::map_anon(PAGE).unwrap();
-        inner.within(|| {
-            let _in_inner = MmapMut::map_anon(2 * PAGE).unwrap();
-            let _named = outer.map_anon(4 * PAGE).unwrap();
-            assert_eq!((held(&outer), held(&inner)), (5 * PAGE as u64, 2 * PAGE as u64));
-        });
-        let failed = std::panic::catch_unwind(|| inner.within(|| std::panic::resume_unwind(Box::new(()))));
-        assert!(failed.is_err());
-        let _in_outer_again = MmapMut::map_anon(8 * PAGE).unwrap();
-        assert_eq!((held(&outer), held(&inner)), (9 * PAGE as u64, 0));
-    });
-    let _nowhere = MmapMut::map_anon(PAGE).unwrap();
-    assert_eq!((held(&outer), held(&inner)), (0, 0));
 }
 
 #[test]
@@ -725,4 +637,26 @@ fn a_file_that_the_kernel_maps_stays_the_kernels() {
     // When the last of these is gone, the manager can have it.
     let again = map_mut(&MmapOptions::new(), &file).unwrap();
     assert_eq!((again[PAGE], again.is_managed()), (200, is_root()));
+}
+
+#[test]
+fn a_mapping_by_the_kernel_keeps_no_descriptor() {
+    let ended = apart("a_mapping_by_the_kernel_keeps_no_descriptor", Path::new("/dev/shm"), |directory| {
+        let path = directory.join(format!("elbowroom-{}", std::process::id()));
+        let bytes = patterned(&path, 4 * PAGE);
+        let file = open(&path);
+        std::fs::remove_file(&path).unwrap();
+        let descriptors = || std::fs::read_dir("/proc/self/fd").unwrap().count();
+        let first = map(&MmapOptions::new(), &file).unwrap();
+        let before = descriptors();
+        let second = map(&MmapOptions::new(), &file).unwrap();
+        assert!(!second.is_managed() && second[..] == bytes[..]);
+        assert_eq!(descriptors(), before);
+        let mut stored = second.make_mut().unwrap();
+        stored[PAGE] = !bytes[PAGE];
+        assert_eq!(first[PAGE], !bytes[PAGE]);
+    });
+    if let Some((status, text)) = ended {
+        assert!(status.success(), "{status}: {text}");
+    }
 }
