@@ -313,6 +313,28 @@ class TestProcess:
         done = self.run(run_python, text, path, inject=inject)
         assert done.stdout == "[25, 25, 25, 25] []\n", done.stderr
 
+    def test_an_exception_inside_of_an_import_that_another_one_would_make(self, run_python, path):
+        """No code of Python runs between the exception's class and its note, as an import would have it."""
+        text = """
+        whole(sys.argv[1])
+        a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="4MiB")
+        os.truncate(sys.argv[1], 0)
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "pathlib":
+                    a.max()
+
+        sys.modules.pop("pathlib", None)
+        sys.meta_path.insert(0, Finder())
+        try:
+            a.sum()
+        except er.AccessError as error:
+            print(error.filename == sys.argv[1], "pathlib" in sys.modules)
+        """
+        done = self.run(run_python, text, path, timeout=60)
+        assert done.stdout == "True False\n"
+
     def test_memory_whose_swap_file_fails(self, run_python):
         text = """
         z = er.zeros(8 << 20, "u1", memory="4MiB", swap="64MiB")

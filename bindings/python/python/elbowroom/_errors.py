@@ -25,7 +25,7 @@ class AccessError(OSError):
         note = None if args else _elbowroom.take_note()
         if note is not None:
             errno, text, filename, self.offset = note
-            args = (errno, text) if filename is None else (errno, text, os.fspath(filename))
+            args = (errno, text) if filename is None else (errno, text, filename)
         super().__init__(*args)
 
 

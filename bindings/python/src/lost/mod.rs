@@ -30,6 +30,7 @@ use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
@@ -520,11 +521,15 @@ pub fn set_access_error(class: Bound<'_, PyAny>, choose: Py<PyAny>) {
 
 /// What is noted for the calling thread, which is forgotten with that: errno, text, path, offset. From now on
 /// no page shows zeros: the thread has its exception, and what it accesses next is to raise another one.
+///
+/// The path is returned as text, since a `PathBuf` would become an object of pathlib. PyO3 imports that
+/// module with a lock held, and the exception of another access may call this function inside of the import:
+/// the thread would wait for itself.
 #[pyfunction]
-pub fn take_note() -> Option<(i32, String, Option<PathBuf>, Option<u64>)> {
+pub fn take_note() -> Option<(i32, String, Option<OsString>, Option<u64>)> {
     // SAFETY: a function without arguments.
     let thread = unsafe { libc::pthread_self() } as usize;
     let note = locked(|state| state.notes.remove(&thread))?;
     let _ = SHOWER.ask([HIDE, thread], SHOW_BOUND);
-    Some((note.errno, note.text, note.path, note.offset))
+    Some((note.errno, note.text, note.path.map(PathBuf::into_os_string), note.offset))
 }
