@@ -335,6 +335,28 @@ class TestProcess:
         done = self.run(run_python, text, path, timeout=60)
         assert done.stdout == "True False\n"
 
+    def test_a_program_with_a_sub_interpreter(self, run_python, path):
+        """A thread that computes without the interpreter's lock is not taken for one that has it."""
+        text = """
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        whole(sys.argv[1])
+        a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="4MiB")
+        os.truncate(sys.argv[1], 0)
+        interpreters.create()
+        for _ in range(20):
+            try:
+                np.ndarray.sum(a)
+            except er.AccessError as error:
+                assert error.filename == sys.argv[1]
+            else:
+                sys.exit("no exception")
+        print("good")
+        """
+        assert self.run(run_python, text, path).stdout == "good\n"
+
     def test_memory_whose_swap_file_fails(self, run_python):
         text = """
         z = er.zeros(8 << 20, "u1", memory="4MiB", swap="64MiB")

@@ -10,7 +10,7 @@ use super::{LOOK_AT, SHOW, YES};
 use elbowroom_house::house;
 use pyo3::ffi;
 use std::cell::Cell;
-use std::ffi::{c_int, c_long, c_void};
+use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::ptr::{null, null_mut};
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
@@ -38,9 +38,13 @@ static FRONTS: [Front; 2] = [Front::of(libc::SIGBUS), Front::of(libc::SIGSEGV)];
 
 type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
-/// `PyGILState_Check`, which is not in the stable ABI.
-type Check = unsafe extern "C" fn() -> c_int;
-static CHECK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
+/// The names of a function of the interpreter that is not in the stable ABI: that since Python 3.13, and the
+/// one before. It returns the state of the thread that holds the interpreter's lock; since 3.12 that is always
+/// the calling thread, or no thread. `PyGILState_Check` is no substitute: once a sub-interpreter exists, it
+/// says yes to every thread.
+const CURRENT_NAMES: [&CStr; 2] = [c"PyThreadState_GetUnchecked", c"_PyThreadState_UncheckedGet"];
+type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
+static CURRENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 
 /// Puts the handler in front of the one that is there, unless it is in front already. With a lock held, so
 /// that two threads do not do it at a time.
@@ -48,12 +52,10 @@ static CHECK: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 /// # Errors
 /// ENOSYS: the interpreter lacks a function. The kernel's.
 pub fn stand_in_front() -> io::Result<()> {
-    // SAFETY: the name ends.
-    let check = unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"PyGILState_Check".as_ptr()) };
-    if check.is_null() {
-        return Err(io::Error::from_raw_os_error(libc::ENOSYS));
-    }
-    CHECK.store(check, Ordering::Release);
+    // SAFETY: the names end.
+    let find = |name: &CStr| unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
+    let current = CURRENT_NAMES.into_iter().map(find).find(|found| !found.is_null());
+    CURRENT.store(current.ok_or_else(|| io::Error::from_raw_os_error(libc::ENOSYS))?, Ordering::Release);
     for front in &FRONTS {
         // SAFETY: the structs are written before they are read, and all zero is one of them.
         unsafe {
@@ -100,25 +102,29 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
 /// none of ours, or cannot be shown.
 fn serve(address: usize) -> bool {
     // SAFETY: functions without arguments.
-    let (thread, has_state) =
-        unsafe { (libc::pthread_self() as usize, ffi::PyGILState_GetThisThreadState()) };
+    let (thread, state) = unsafe { (libc::pthread_self() as usize, ffi::PyGILState_GetThisThreadState()) };
     if SHOWER.ask([LOOK_AT | address, thread], SHOW_BOUND) != Some(YES) {
         return false;
     }
-    if !has_state.is_null() && holds_the_interpreter() {
+    if holds_the_interpreter(state) {
         // SAFETY: the thread holds the interpreter's lock.
         unsafe { set_exception(thread) };
     } else {
         // If the interpreter ends, no thread uses what it computes any more.
-        let _ = TELLER.ask([thread, usize::from(!has_state.is_null())], TELL_BOUND);
+        let _ = TELLER.ask([thread, usize::from(!state.is_null())], TELL_BOUND);
     }
     SHOWER.ask([SHOW | address, thread], SHOW_BOUND) == Some(YES)
 }
 
-fn holds_the_interpreter() -> bool {
-    let check = CHECK.load(Ordering::Acquire);
+/// Whether the calling thread holds the interpreter's lock. `state`: the interpreter's state of this thread,
+/// or null.
+fn holds_the_interpreter(state: *mut ffi::PyThreadState) -> bool {
+    let current = CURRENT.load(Ordering::Acquire);
+    if state.is_null() || current.is_null() {
+        return false;
+    }
     // SAFETY: it was found under the name of a function of this type, which any thread may call.
-    !check.is_null() && unsafe { std::mem::transmute::<*mut c_void, Check>(check)() == 1 }
+    unsafe { std::mem::transmute::<*mut c_void, Current>(current)() == state }
 }
 
 /// Has a thread raise our exception at its next look.
