@@ -225,6 +225,23 @@ def test_a_thread_that_the_interpreter_does_not_know(path):
     assert told == []
 
 
+def test_a_caller_that_holds_the_interpreters_lock_waits_long_once(path, native):
+    """While a thread that the interpreter does not know accesses one page after the other for that caller."""
+    whole(path)
+    mapping = er.open(path, memory="16MiB")
+    sum_in_a_thread = ctypes.PyDLL(native).sum_in_a_thread
+    sum_in_a_thread.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    os.truncate(path, 0)
+    begun = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(er.AccessError) as raised:
+            sum_in_a_thread(mapping.address, 8)
+            # The interpreter's lock is free for the thread that tells this one.
+            until(lambda: False)
+        assert raised.value.filename == path
+    assert time.monotonic() - begun < 18
+
+
 class TestProcess:
     """In processes of their own."""
 

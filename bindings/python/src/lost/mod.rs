@@ -56,6 +56,10 @@ const SHOW_BOUND: Duration = Duration::from_secs(30);
 /// How long an access waits until its thread is told. A thread that holds the interpreter's lock for longer
 /// may wait for this very access: then the exception comes later.
 const TELL_BOUND: Duration = Duration::from_secs(10);
+/// How long an access waits at most if another one has waited in vain less than [`IMPATIENT`] ago.
+const TELL_BOUND_AGAIN: Duration = Duration::from_millis(100);
+/// How long a wait in vain makes the waits after it shorter: the program may do the same again.
+const IMPATIENT: Duration = Duration::from_secs(60);
 /// How long zeros are shown at first. An access that was not made again meanwhile raises the signal again,
 /// and has twice the time.
 const SHOWN: Duration = Duration::from_millis(1);
@@ -487,6 +491,10 @@ fn hide(house: &House, is_over: impl Fn(&Shown) -> bool) -> bool {
 /// that it may work for.
 fn tell(thread: usize, is_known: bool) -> u32 {
     let told = Python::try_attach(|py| {
+        // The exception of an earlier access has taken the note, and stands for this access, too.
+        if !locked(|state| state.notes.contains_key(&thread)) {
+            return true;
+        }
         if is_known {
             // SAFETY: this thread holds the interpreter's lock.
             return unsafe { signal::set_exception(thread) };

@@ -5,7 +5,8 @@
 //!
 //! Signals of other addresses, and signals that were sent, go to the handler that was there before.
 
-use super::{ERROR, SHOW_BOUND, SHOWER, TELL_BOUND, TELLER, spans};
+use super::desk::Question;
+use super::{ERROR, IMPATIENT, SHOW_BOUND, SHOWER, TELL_BOUND, TELL_BOUND_AGAIN, TELLER, spans};
 use super::{LOOK_AT, SHOW, YES};
 use elbowroom_house::house;
 use pyo3::ffi;
@@ -13,7 +14,8 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// The code of a SIGBUS by an access that cannot be served.
 const BUS_ADRERR: c_int = 2;
@@ -39,9 +41,9 @@ static FRONTS: [Front; 2] = [Front::of(libc::SIGBUS), Front::of(libc::SIGSEGV)];
 type Handler = unsafe extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void);
 
 /// The names of a function of the interpreter that is not in the stable ABI: that since Python 3.13, and the
-/// one before. It returns the state of the thread that holds the interpreter's lock; since 3.12 that is always
-/// the calling thread, or no thread. `PyGILState_Check` is no substitute: once a sub-interpreter exists, it
-/// says yes to every thread.
+/// one before. It returns the state of the thread that holds the interpreter's lock; since 3.12 that is the
+/// calling thread, or no thread. `PyGILState_Check` is no substitute: once a sub-interpreter exists, it says
+/// yes to every thread.
 const CURRENT_NAMES: [&CStr; 2] = [c"PyThreadState_GetUnchecked", c"_PyThreadState_UncheckedGet"];
 type Current = unsafe extern "C" fn() -> *mut ffi::PyThreadState;
 static CURRENT: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
@@ -111,9 +113,43 @@ fn serve(address: usize) -> bool {
         unsafe { set_exception(thread) };
     } else {
         // If the interpreter ends, no thread uses what it computes any more.
-        let _ = TELLER.ask([thread, usize::from(!state.is_null())], TELL_BOUND);
+        ask_teller([thread, usize::from(!state.is_null())]);
     }
     SHOWER.ask([SHOW | address, thread], SHOW_BOUND) == Some(YES)
+}
+
+/// When the last wait for the teller that was in vain has ended, in milliseconds of the monotonic clock; 0:
+/// none was.
+static IN_VAIN: AtomicU64 = AtomicU64::new(0);
+/// What `Desk::done` of the teller was before that wait.
+static DONE_BEFORE: AtomicU32 = AtomicU32::new(0);
+
+/// Asks the teller. A thread that holds the interpreter's lock may wait for this very access, and for those
+/// to all further pages. So only the first of these accesses waits long. While the teller has not got the
+/// lock since, the others do not wait at all.
+fn ask_teller(question: Question) {
+    let (before, at) = (TELLER.done(), IN_VAIN.load(Ordering::Acquire));
+    let bound = if at == 0 {
+        TELL_BOUND
+    } else if DONE_BEFORE.load(Ordering::Acquire) == before {
+        Duration::ZERO
+    } else if now().saturating_sub(at) < IMPATIENT.as_millis() as u64 {
+        TELL_BOUND_AGAIN
+    } else {
+        TELL_BOUND
+    };
+    if TELLER.ask(question, bound).is_none() && !bound.is_zero() {
+        DONE_BEFORE.store(before, Ordering::Release);
+        IN_VAIN.store(now(), Ordering::Release);
+    }
+}
+
+/// Milliseconds of the monotonic clock.
+fn now() -> u64 {
+    let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: the time is written to.
+    unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &raw mut time) };
+    time.tv_sec as u64 * 1000 + time.tv_nsec as u64 / 1_000_000
 }
 
 /// Whether the calling thread holds the interpreter's lock. `state`: the interpreter's state of this thread,
