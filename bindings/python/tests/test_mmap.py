@@ -115,6 +115,25 @@ def test_descriptors_and_views(path):
     assert np.fromfile(path, "u1")[10] == 3
 
 
+@pytest.mark.parametrize("end", ["close", "del"])
+def test_stores_are_in_the_file_after_the_end_while_it_is_read_ahead(path, end):
+    """A job that reads ahead keeps the mapping beyond close and the last reference."""
+    count = 4096
+    np.zeros(count * standard.PAGESIZE, "u1").tofile(path)
+    # One page in two, so that the job has much to do.
+    offsets = np.tile(np.arange(0, count, 2), 100) * standard.PAGESIZE
+    with open(path, "r+b") as file:
+        for turn in range(1, 6):
+            mapped = er.mmap(file.fileno(), 0, memory="4MiB", sharing="trust")
+            assert mapped.managed
+            mapped[5] = turn
+            mapped.will_need(offsets, 100)
+            if end == "close":
+                mapped.close()
+            del mapped
+            assert os.pread(file.fileno(), 1, 5) == bytes([turn])
+
+
 def test_rfind_across_chunks():
     with er.mmap(-1, 3 << 20) as m:
         for where in (0, (1 << 20) - 2, (2 << 20) - 1, (3 << 20) - 3):
