@@ -1,7 +1,10 @@
 """Accesses whose bytes cannot be had are exceptions: the file was cut, or its disk fails."""
 
+import asyncio
+import concurrent.futures
 import ctypes
 import errno
+import multiprocessing.pool
 import os
 import pickle
 import re
@@ -223,6 +226,59 @@ def test_a_thread_that_the_interpreter_does_not_know(path):
     stop.set()
     waits.join()
     assert told == []
+
+
+def in_pool(call, *args):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *args).exception()
+
+
+def in_pool_of_multiprocessing(call, *args):
+    errors = []
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        pool.apply_async(call, args, error_callback=errors.append).wait()
+    return errors[0]
+
+
+def in_starmap_of_multiprocessing(call, *args):
+    errors = []
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        pool.starmap_async(call, [args], error_callback=errors.append).wait()
+    return errors[0]
+
+
+def in_to_thread(call, *args):
+    async def body():
+        return await asyncio.gather(asyncio.to_thread(call, *args), return_exceptions=True)
+
+    return asyncio.run(body())[0]
+
+
+def in_thread(call, *args):
+    errors = []
+    hook, threading.excepthook = threading.excepthook, lambda args: errors.append(args.exc_value)
+    try:
+        thread = threading.Thread(target=call, args=args)
+        thread.start()
+        thread.join()
+    finally:
+        threading.excepthook = hook
+    return errors[0]
+
+
+POOLS = [in_pool, in_pool_of_multiprocessing, in_starmap_of_multiprocessing, in_to_thread, in_thread]
+
+
+@pytest.mark.parametrize("run", POOLS, ids=lambda run: run.__name__)
+def test_a_pools_thread_that_runs_a_function_of_c(path, native, run):
+    """Its innermost Python function is of the standard library, and yet it computes, as idle ones do not."""
+    whole(path)
+    mapping = er.open(path, memory="16MiB")
+    sum_in_a_thread = ctypes.CDLL(native).sum_in_a_thread
+    sum_in_a_thread.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    os.truncate(path, 0)
+    error = run(sum_in_a_thread, mapping.address, 1)
+    assert type(error) is er.AccessError and error.filename == path
 
 
 def test_a_caller_that_holds_the_interpreters_lock_waits_long_once(path, native):
