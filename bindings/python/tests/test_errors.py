@@ -474,6 +474,31 @@ class TestProcess:
         assert done.stdout == "alive\n"
         assert ("Fatal Python error: Bus error" in done.stderr) == (first in ("faulthandler", "later"))
 
+    @pytest.mark.parametrize("once", [False, True])
+    def test_a_handler_that_jumps_gets_each_signal_of_a_foreign_mapping(self, run_python, path, native, once):
+        """With the mask that it was registered with; once if it was registered so."""
+        text = """
+        import ctypes, mmap
+        native = ctypes.CDLL(sys.argv[2])
+        native.load.argtypes = [ctypes.c_void_p]
+        SA_RESETHAND = ctypes.c_int(0x80000000).value
+        assert native.register_jump(signal.SIGBUS, SA_RESETHAND if sys.argv[3] == "True" else 0) == 0
+        whole(sys.argv[1])
+        a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="4MiB")
+        with open(sys.argv[1] + ".plain", "w+b") as file:
+            file.truncate(1 << 20)
+            plain = mmap.mmap(file.fileno(), 1 << 20)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(plain))
+            file.truncate(0)
+            os.truncate(sys.argv[1], 0)
+            for _ in range(3):
+                print(native.load(address), flush=True)
+                until(lambda: not is_right(a))
+        """
+        status = -signal.SIGBUS if once else 0
+        done = self.run(run_python, text, path, native, str(once), status=status)
+        assert done.stdout == ("-1\n" if once else "-1\n-1\n-1\n")
+
     @pytest.mark.parametrize("faulthandler", [False, True])
     def test_a_signal_that_is_sent_ends_the_process(self, run_python, path, faulthandler):
         enable = "import faulthandler; faulthandler.enable()" if faulthandler else ""

@@ -14,7 +14,7 @@ use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_long, c_void};
 use std::io;
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 /// The code of a SIGBUS by an access that cannot be served.
@@ -22,17 +22,27 @@ const BUS_ADRERR: c_int = 2;
 /// The code of a SIGSEGV by an access for which the rights lack.
 const SEGV_ACCERR: c_int = 2;
 
-/// A signal that we handle, and what its handler was before.
+/// A signal that this module handles, and the handler that was registered before.
 struct Front {
     signal: c_int,
     before: AtomicPtr<libc::sigaction>,
-    /// The thread that runs the handler of before.
+    /// The thread that runs that handler now, or has left it by a jump; 0: none.
     passing: AtomicI32,
+    /// The context that the kernel has made for that call.
+    context: AtomicUsize,
+    /// An address in the stack frame of that call.
+    frame: AtomicUsize,
 }
 
 impl Front {
     const fn of(signal: c_int) -> Self {
-        Self { signal, before: AtomicPtr::new(null_mut()), passing: AtomicI32::new(0) }
+        Self {
+            signal,
+            before: AtomicPtr::new(null_mut()),
+            passing: AtomicI32::new(0),
+            context: AtomicUsize::new(0),
+            frame: AtomicUsize::new(0),
+        }
     }
 }
 
@@ -192,23 +202,34 @@ fn met_passage(address: usize) -> bool {
     true
 }
 
-/// Gives a signal to the handler that was there before.
+/// Gives a signal to the handler that was there before, as the kernel would: it is called with its own mask
+/// of signals, and once if it has SA_RESETHAND. It runs on an alternative stack even without SA_ONSTACK.
 ///
 /// # Safety
 /// The arguments are those of a handler.
+#[inline(never)]
 unsafe fn pass_on(signal: c_int, code: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let Some(front) = FRONTS.iter().find(|front| front.signal == signal) else { return };
-    // SAFETY: what was there before is never freed. The handlers are called as they were registered.
+    let here = 0_u8;
+    let (frame, at) = ((&raw const here) as usize, context as usize);
+    // SAFETY: what was there before is never freed. Its handler is called with the arguments that it was
+    // registered for.
     unsafe {
         let this = libc::gettid();
-        let before = front.before.load(Ordering::Acquire).as_ref();
+        let registered = front.before.load(Ordering::Acquire);
+        let before = registered.as_ref();
         let handler = before.map_or(libc::SIG_DFL, |before| before.sa_sigaction);
-        // A handler of before that ends the process restores us, and sends the signal again.
-        let again = front.passing.load(Ordering::Acquire) == this;
         if handler == libc::SIG_IGN && code <= 0 {
             return;
         }
-        if again || handler == libc::SIG_DFL || handler == libc::SIG_IGN {
+        // The handler of before is still at work, above this frame, and ends the process: it has restored us
+        // and sends the signal again, or it calls us with the signal that it got from us. A handler that was
+        // left by a jump gets the next signal, too: that signal's frame is not below the one of before.
+        let again = front.passing.load(Ordering::Acquire) == this
+            && frame < front.frame.load(Ordering::Acquire)
+            && (code <= 0 || front.context.load(Ordering::Acquire) == at);
+        let Some(before) = before.filter(|_| !again && handler != libc::SIG_DFL && handler != libc::SIG_IGN)
+        else {
             let mut default: libc::sigaction = std::mem::zeroed();
             default.sa_sigaction = libc::SIG_DFL;
             libc::sigaction(signal, &raw const default, null_mut());
@@ -217,13 +238,25 @@ unsafe fn pass_on(signal: c_int, code: c_int, info: *mut libc::siginfo_t, contex
             }
             // Else the access is made again, and ends the process.
             return;
+        };
+        if before.sa_flags & libc::SA_RESETHAND != 0 {
+            let _ =
+                front.before.compare_exchange(registered, null_mut(), Ordering::AcqRel, Ordering::Acquire);
         }
+        let (mut mask, mut old) = (before.sa_mask, std::mem::zeroed());
+        if before.sa_flags & libc::SA_NODEFER == 0 {
+            libc::sigaddset(&raw mut mask, signal);
+        }
+        front.context.store(at, Ordering::Release);
+        front.frame.store(frame, Ordering::Release);
         front.passing.store(this, Ordering::Release);
-        if before.is_some_and(|before| before.sa_flags & libc::SA_SIGINFO != 0) {
+        libc::pthread_sigmask(libc::SIG_BLOCK, &raw const mask, &raw mut old);
+        if before.sa_flags & libc::SA_SIGINFO != 0 {
             std::mem::transmute::<usize, Handler>(handler)(signal, info, context);
         } else {
             std::mem::transmute::<usize, unsafe extern "C" fn(c_int)>(handler)(signal);
         }
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const old, null_mut());
         front.passing.store(0, Ordering::Release);
     }
 }
