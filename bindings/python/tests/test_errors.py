@@ -549,6 +549,28 @@ class TestProcess:
         """
         assert self.run(run_python, text, path).stdout == "good\n"
 
+    def test_a_child_that_has_no_manager_gets_the_signal_at_once(self, run_python, path, holder):
+        text = """
+        import resource
+        path = sys.argv[1]
+        # The kernel maps it, so that the child can access it.
+        a = er.memmap(path, dtype="u4", mode="r+", memory="4MiB")
+        assert not a.managed
+        managed = er.zeros(1000)
+        os.truncate(path, 0)
+        # The thread that forks cannot open the swap file again.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        child = os.fork()
+        if child == 0:
+            a[1000]
+            os._exit(0)
+        begun = time.monotonic()
+        status = os.waitpid(child, 0)[1]
+        print(os.WTERMSIG(status) == signal.SIGBUS, time.monotonic() - begun < 15)
+        """
+        done = self.run(run_python, text, path)
+        assert done.stdout == "True True\n" and "cannot use the managed memory" in done.stderr
+
     def test_the_interpreter_ends_while_a_thread_gets_exceptions(self, run_python, path):
         text = """
         path = sys.argv[1]

@@ -6,7 +6,7 @@
 //! Signals of other addresses, and signals that were sent, go to the handler that was there before.
 
 use super::desk::Question;
-use super::{ERROR, IMPATIENT, SHOW_BOUND, SHOWER, TELL_BOUND, TELL_BOUND_AGAIN, TELLER, spans};
+use super::{ERROR, IMPATIENT, SERVING, SHOW_BOUND, SHOWER, TELL_BOUND, TELL_BOUND_AGAIN, TELLER, spans};
 use super::{LOOK_AT, SHOW, YES};
 use elbowroom_house::house;
 use pyo3::ffi;
@@ -113,6 +113,10 @@ unsafe extern "C" fn on_signal(signal: c_int, info: *mut libc::siginfo_t, contex
 /// Has the thread of the access get an exception, and its page show zeros for a moment. `false`: the page is
 /// none of ours, or cannot be shown.
 fn serve(address: usize) -> bool {
+    // A forked child that could not go on with the manager has none of the threads.
+    if !SERVING.load(Ordering::Acquire) {
+        return false;
+    }
     // SAFETY: functions without arguments.
     let (thread, state) = unsafe { (libc::pthread_self() as usize, ffi::PyGILState_GetThisThreadState()) };
     if SHOWER.ask([LOOK_AT | address, thread], SHOW_BOUND) != Some(YES) {
