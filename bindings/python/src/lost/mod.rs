@@ -34,6 +34,7 @@ use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
+use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
@@ -81,6 +82,10 @@ static ERROR: AtomicPtr<pyo3::ffi::PyObject> = AtomicPtr::new(null_mut());
 static CHOOSE: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
 /// This process has the two threads.
 static SERVING: AtomicBool = AtomicBool::new(false);
+/// This process has the shower. If the teller could not be started, the next mapping starts it alone.
+static HAS_SHOWER: AtomicBool = AtomicBool::new(false);
+/// This process has the teller.
+static HAS_TELLER: AtomicBool = AtomicBool::new(false);
 
 /// The file of a mapping.
 #[derive(Debug, Clone)]
@@ -249,22 +254,37 @@ impl Drop for Known {
 /// # Errors
 /// The system has no room for a thread.
 fn begin(house: &'static House) -> io::Result<()> {
-    if SERVING.swap(true, Ordering::AcqRel) {
-        return Ok(());
-    }
-    let begun = house::spawn("elbowroom-bus", move || {
+    start(&HAS_SHOWER, "elbowroom-bus", move || {
         loop {
             house.manager.serve("elbowroom-bus", || serve(house));
         }
-    });
-    let begun = begun.and_then(|()| {
-        house::spawn("elbowroom-tell", || {
-            loop {
-                TELLER.serve(None, |[thread, is_known]| tell(thread, is_known == 1));
-            }
-        })
-    });
-    begun.inspect_err(|_| SERVING.store(false, Ordering::Release))
+    })?;
+    start(&HAS_TELLER, "elbowroom-tell", || {
+        loop {
+            TELLER.serve(None, |[thread, is_known]| {
+                // What panics here has told nobody, and the next question has its own answer.
+                catch_unwind(|| tell(thread, is_known == 1)).unwrap_or(NO)
+            });
+        }
+    })?;
+    // Another thread may be about to start one, and fail.
+    let has_both = HAS_SHOWER.load(Ordering::Acquire) && HAS_TELLER.load(Ordering::Acquire);
+    SERVING.store(has_both, Ordering::Release);
+    Ok(())
+}
+
+/// Starts a thread, unless the process has it.
+///
+/// # Errors
+/// The system has no room for a thread.
+fn start(has: &AtomicBool, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if has.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    house::spawn(name, body).inspect_err(|_| {
+        has.store(false, Ordering::Release);
+        SERVING.store(false, Ordering::Release);
+    })
 }
 
 thread_local! {
@@ -284,7 +304,9 @@ pub static AT_FORK: AtFork = AtFork {
 /// The child has none of the threads, and its only thread has asked for nothing.
 fn in_child() {
     KNOWN.take();
-    SERVING.store(false, Ordering::Release);
+    for flag in [&SERVING, &HAS_SHOWER, &HAS_TELLER] {
+        flag.store(false, Ordering::Release);
+    }
     SHOWER.forget();
     TELLER.forget();
 }
