@@ -47,7 +47,8 @@ class AccessError(OSError):
 
 
 def _threads_to_tell():
-    """The threads that may have asked one that the interpreter does not know to compute for them."""
+    """Identities of the Python threads for which an unknown thread (of BLAS) may be computing: those that run
+    neither a lock, a queue nor another wait of the standard library."""
     frames = sys._current_frames()
     # The one that runs this.
     frames.pop(threading.get_ident(), None)

@@ -41,18 +41,19 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Questions to the shower, beside an address: is it ours, and what is wrong there?
+/// Bits of a question, above the address. `LOOK_AT`: is the address in a mapping of ours, and why do accesses
+/// to it fail? The reason becomes the note of the thread.
 const LOOK_AT: usize = 1 << 62;
-/// Show zeros there.
+/// The page of the address is to show zeros.
 const SHOW: usize = 1 << 63;
-/// Hide all that is shown, without an address.
+/// All pages that show zeros are to stop; the address is 0.
 const HIDE: usize = LOOK_AT | SHOW;
 const ADDRESS: usize = LOOK_AT - 1;
 /// Answers.
 const NO: u32 = 0;
 const YES: u32 = 1;
 
-/// How long an access waits for the shower. A fork keeps it from working for at most half of that.
+/// How long an access waits for the shower's answer. A fork stops the shower for at most half of that.
 const SHOW_BOUND: Duration = Duration::from_secs(30);
 /// How long an access waits until its thread is told. A thread that holds the interpreter's lock for longer
 /// may wait for this very access: then the exception comes later.
@@ -68,9 +69,11 @@ const SHOWN: Duration = Duration::from_millis(1);
 const SHOWN_MOST: Duration = Duration::from_millis(256);
 /// How many bytes show zeros at a time at most, if an access follows on others that were shown zeros.
 const MOST_SHOWN: usize = 64 * PAGE_SIZE;
-/// For how long it is remembered that a page was shown.
+/// How long after the end of a showing the shower remembers its length, so that the next showing of that page
+/// is twice as long.
 const REMEMBERED: Duration = Duration::from_millis(200);
-/// The oldest note that another one of the same file does not replace: it tells where the trouble began.
+/// A thread's note is kept over later failures in the same file until it is this old, since the first failure
+/// tells where the trouble began.
 const NOTE_AGE: Duration = Duration::from_secs(10);
 
 static SHOWER: Desk = Desk::new();
@@ -158,7 +161,8 @@ struct State {
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
-/// What is known, locked. A thread that forks holds the lock meanwhile.
+/// All mappings, notes and shown pages of the process. A thread that forks holds the lock until the fork is
+/// made.
 struct Locked(MutexGuard<'static, Option<State>>);
 
 impl Locked {
@@ -182,7 +186,7 @@ impl State {
         (address < place.end).then_some((*start, place))
     }
 
-    /// For how long to show a page now.
+    /// Chooses how long the page shows zeros now: twice as long as last time, if that was lately.
     fn time_for(&mut self, page: usize, now: Instant) -> Duration {
         self.lately.retain(|(_, until, _)| *until + REMEMBERED > now);
         let before = self.lately.iter().find(|(at, ..)| *at == page);
@@ -242,7 +246,8 @@ impl Drop for Known {
                     // SAFETY: it was put there by `show_by_kernel`, for a mapping that nobody uses any more.
                     unsafe { libc::munmap(aside as *mut _, shown.pages.len()) };
                 }
-                // The manager's are hidden in any case, which does nothing to other mappings.
+                // Pages that the manager shows stay listed: hiding them later undoes denials, which are made
+                // again where another mapping needs them.
                 !(gone && shown.aside.is_some())
             });
         });
@@ -384,7 +389,8 @@ fn size_of(house: &House, file: &FileOf) -> Option<u64> {
     same.map(|stat| stat.len()).or_else(|| house.manager.find(file.id).map(|object| object.size()))
 }
 
-/// Has the page of an address show zeros, if an access to it fails now, and perhaps some pages after it.
+/// Has the page of a failing access show zeros. If the thread comes from the page before, following pages
+/// beyond the end of the file do, too.
 fn show(house: &House, address: usize, thread: usize) -> bool {
     let page = address / PAGE_SIZE * PAGE_SIZE;
     let now = Instant::now();
@@ -475,7 +481,8 @@ fn hide_by_kernel(pages: &Range<usize>, aside: usize) -> bool {
     }
 }
 
-/// Hides what is not to be shown any more.
+/// Hides the pages for which `is_over` says true. Pages that cannot be hidden now stay listed, and are tried
+/// again after [`SHOWN`].
 fn hide(house: &House, is_over: impl Fn(&Shown) -> bool) -> bool {
     let by_manager = locked(|state| {
         let mut by_manager = Vec::new();

@@ -187,8 +187,8 @@ pub unsafe fn set_exception(thread: usize) -> bool {
     !error.is_null() && unsafe { ffi::PyThreadState_SetAsyncExc(thread as c_long, error) == 1 }
 }
 
-/// Whether the access may have met a moment in which a page that becomes part of a window again has no
-/// rights: then it is to be made again. Another cause raises the signal again.
+/// Whether the manager was just making the page part of its window again, while it has no rights. Then the
+/// access is repeated; if the cause is another one, the signal comes again and is passed on.
 fn met_passage(address: usize) -> bool {
     thread_local! {
         static SEEN: Cell<u64> = const { Cell::new(0) };
