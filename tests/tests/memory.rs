@@ -77,7 +77,8 @@ fn full(variant: Variant) {
     let outcome = command.variant(variant).run_options(&options).with_summary().run();
     assert_eq!(outcome.status.signal(), Some(libc::SIGBUS), "{}", outcome.report());
     let text = std::fs::read_to_string(&file).unwrap();
-    let said = ["memory is full", "budget of 16 MiB", "16 of 16 MiB of swap", "more swap"];
+    let with_more = "a larger budget (--memory) or more swap (--swap)";
+    let said = ["memory is full", "budget of 16 MiB", "16 of 16 MiB of swap", with_more];
     assert!(said.iter().all(|part| text.contains(part)), "{text}");
 }
 behaviour!(full: m16);

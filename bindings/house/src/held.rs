@@ -76,13 +76,16 @@ impl Held {
     /// Has parts of the mapping read from the disk, as far as there is room. Does not wait. `firsts`: where
     /// they begin, in bytes from the mapping's first one; each has `len` bytes. Parts that are not in the
     /// mapping are left out. `kept`: what keeps the mapping, so that no other is at these addresses
-    /// meanwhile.
-    pub fn will_need<K: Send + 'static>(&self, firsts: Vec<usize>, len: usize, kept: K) {
+    /// meanwhile. Ends early if nothing else keeps it any more.
+    pub fn will_need<K: Send + Sync + 'static>(&self, firsts: Vec<usize>, len: usize, kept: Arc<K>) {
         let Some(house) = house::started() else { return };
         let (start, all) = (self.start, self.len);
         let read = move |house: &'static House| {
             let mut end = 0;
             for first in firsts {
+                if Arc::strong_count(&kept) == 1 {
+                    break;
+                }
                 let last = first.saturating_add(len);
                 if last > all {
                     continue;

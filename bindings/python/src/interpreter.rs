@@ -1,8 +1,8 @@
-//! How threads of the interpreter wait: without its lock, and with an eye on signals.
+//! How threads of the interpreter wait: without its lock, and with an eye on signals where they can raise.
 
 use crate::errors;
 use elbowroom_house::caller::{Caller, Words};
-use elbowroom_house::failure::Failure;
+use elbowroom_house::failure::{Failure, Kind};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::{PyErr, Python};
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -53,5 +53,25 @@ impl Caller for Interpreter<'_> {
 
     fn error(self, failure: Failure) -> PyErr {
         errors::of(failure)
+    }
+}
+
+/// A thread that does not hold the interpreter's lock, or cannot raise what a handler of a signal raises.
+#[derive(Clone, Copy)]
+pub struct Detached;
+
+impl Caller for Detached {
+    type Error = Failure;
+
+    fn wait<R: Send>(self, answer: Receiver<R>) -> Result<R, Failure> {
+        answer.recv().map_err(|_| Failure::new(Kind::System, "a thread of elbowroom has failed".to_owned()))
+    }
+
+    fn run<R: Send>(self, f: impl FnOnce() -> R + Send) -> R {
+        f()
+    }
+
+    fn error(self, failure: Failure) -> Failure {
+        failure
     }
 }

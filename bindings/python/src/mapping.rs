@@ -2,9 +2,10 @@
 
 use crate::errors;
 use crate::group::Group;
-use crate::interpreter::Interpreter;
+use crate::interpreter::{Detached, Interpreter};
 use crate::lost::{FileOf, Known, Rights};
 use elbowroom::{Advice, Errno, Place};
+use elbowroom_house::caller::Caller;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::held::{FilePart, Held, Mode, Wishes};
 use elbowroom_house::house;
@@ -23,7 +24,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A mapping of which accesses that fail are exceptions.
 struct Watched {
-    /// Dropped first: before the addresses can be those of another mapping.
+    /// Dropped before `held`: when `held` unmaps the addresses, another mapping may get them, and these must
+    /// not be known as this one's.
     _known: Known,
     held: Held,
 }
@@ -40,6 +42,18 @@ impl Watched {
         let range = held.start()..held.start() + held.len();
         Ok(Arc::new(Self { _known: Known::new(py, range, rights, file)?, held }))
     }
+}
+
+/// Gives up a mapping. What was stored is in the file then, even if a job that reads ahead keeps the mapping
+/// a little longer.
+///
+/// # Errors
+/// The write-back's, if such a job keeps the mapping.
+fn give_up<C: Caller>(caller: C, held: Arc<Watched>, mode: Mode) -> Result<(), C::Error> {
+    let is_kept = mode == Mode::Write && Arc::strong_count(&held) > 1 && held.is_managed();
+    let written = if is_kept { held.flush(caller, 0, held.len()) } else { Ok(()) };
+    caller.run(move || drop(held));
+    written
 }
 
 impl Deref for Watched {
@@ -268,6 +282,8 @@ impl Mapping {
         let firsts = firsts.filter_map(|offset| offset.checked_add(before)).collect();
         let held = self.held()?;
         held.will_need(firsts, length, held.clone());
+        // The last reference, if the mapping was closed meanwhile.
+        py.detach(move || drop(held));
         Ok(())
     }
 
@@ -340,8 +356,7 @@ impl Mapping {
             }
             held.take()
         };
-        py.detach(move || drop(held));
-        Ok(())
+        held.map_or(Ok(()), |held| give_up(Interpreter(py), held, self.mode))
     }
 
     /// A buffer of the same bytes that keeps the mapping from being closed as long as it lives.
@@ -367,10 +382,12 @@ impl Drop for Mapping {
     fn drop(&mut self) {
         let held = self.held.get_mut().unwrap_or_else(PoisonError::into_inner).take();
         let Some(held) = held else { return };
+        let (mut held, mode) = (Some(held), self.mode);
+        // Nobody takes an error here.
+        let mut give_up = || held.take().map(|held| give_up(Detached, held, mode));
         // Unmapping may write to a disk: other threads of the interpreter go on meanwhile.
-        let mut held = Some(held);
-        let taken = &mut held;
-        Python::try_attach(move |py| py.detach(move || drop(taken.take())));
-        drop(held);
+        Python::try_attach(|py| _ = py.detach(&mut give_up));
+        // If there is no interpreter any more.
+        give_up();
     }
 }

@@ -1,6 +1,8 @@
 """One small manager for all tests of this process; its swap file is where scratch files are."""
 
+import ctypes
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -19,6 +21,17 @@ er.configure(memory="512MiB", swap="4GiB", swap_dir=SWAP_DIR)
 def path(tmp_path):
     """A name for a file, as text."""
     return str(tmp_path / "file.bin")
+
+
+@pytest.fixture(scope="session")
+def native(tmp_path_factory):
+    """The path of a library that is made of native.c."""
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+    library = str(tmp_path_factory.mktemp("native") / "native.so")
+    source = os.path.join(os.path.dirname(os.path.abspath(__file__)), "native.c")
+    subprocess.run(["cc", "-O1", "-shared", "-fPIC", "-pthread", "-o", library, source], check=True)
+    return library
 
 
 @pytest.fixture

@@ -121,6 +121,41 @@ def test_a_thread_has_no_budget_of_another():
         assert g.stats()["anonymous_bytes"] == 0
 
 
+def test_threads_enter_one_budget_at_a_time():
+    g, inside, failed = er.budget("16MiB"), threading.Barrier(2, timeout=20), []
+
+    def use(first):
+        try:
+            with er.budget("8MiB") as other:
+                with g:
+                    inside.wait()
+                    if not first:
+                        inside.wait()
+                    with g:
+                        a = er.zeros(MIB, "u1")
+                    b = er.zeros(MIB, "u1")
+                if first:
+                    inside.wait()
+                c = er.zeros(MIB, "u1")
+                assert other.stats()["anonymous_bytes"] == MIB
+            d = er.zeros(MIB, "u1")
+            assert other.stats()["anonymous_bytes"] == MIB
+            inside.wait()
+            assert g.stats()["anonymous_bytes"] == 4 * MIB
+            inside.wait()
+            del a, b, c, d
+        except BaseException as error:
+            inside.abort()
+            failed.append(error)
+
+    threads = [threading.Thread(target=use, args=(first,)) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failed == []
+
+
 def test_html():
     with er.budget("16MiB", swap=0) as g:
         a = er.zeros(MIB, "u1")

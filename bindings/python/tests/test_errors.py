@@ -1,7 +1,10 @@
 """Accesses whose bytes cannot be had are exceptions: the file was cut, or its disk fails."""
 
+import asyncio
+import concurrent.futures
 import ctypes
 import errno
+import multiprocessing.pool
 import os
 import pickle
 import re
@@ -225,6 +228,76 @@ def test_a_thread_that_the_interpreter_does_not_know(path):
     assert told == []
 
 
+def in_pool(call, *args):
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(call, *args).exception()
+
+
+def in_pool_of_multiprocessing(call, *args):
+    errors = []
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        pool.apply_async(call, args, error_callback=errors.append).wait()
+    return errors[0]
+
+
+def in_starmap_of_multiprocessing(call, *args):
+    errors = []
+    with multiprocessing.pool.ThreadPool(2) as pool:
+        pool.starmap_async(call, [args], error_callback=errors.append).wait()
+    return errors[0]
+
+
+def in_to_thread(call, *args):
+    async def body():
+        return await asyncio.gather(asyncio.to_thread(call, *args), return_exceptions=True)
+
+    return asyncio.run(body())[0]
+
+
+def in_thread(call, *args):
+    errors = []
+    hook, threading.excepthook = threading.excepthook, lambda args: errors.append(args.exc_value)
+    try:
+        thread = threading.Thread(target=call, args=args)
+        thread.start()
+        thread.join()
+    finally:
+        threading.excepthook = hook
+    return errors[0]
+
+
+POOLS = [in_pool, in_pool_of_multiprocessing, in_starmap_of_multiprocessing, in_to_thread, in_thread]
+
+
+@pytest.mark.parametrize("run", POOLS, ids=lambda run: run.__name__)
+def test_a_pools_thread_that_runs_a_function_of_c(path, native, run):
+    """Its innermost Python function is of the standard library, and yet it computes, as idle ones do not."""
+    whole(path)
+    mapping = er.open(path, memory="16MiB")
+    sum_in_a_thread = ctypes.CDLL(native).sum_in_a_thread
+    sum_in_a_thread.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    os.truncate(path, 0)
+    error = run(sum_in_a_thread, mapping.address, 1)
+    assert type(error) is er.AccessError and error.filename == path
+
+
+def test_a_caller_that_holds_the_interpreters_lock_waits_long_once(path, native):
+    """While a thread that the interpreter does not know accesses one page after the other for that caller."""
+    whole(path)
+    mapping = er.open(path, memory="16MiB")
+    sum_in_a_thread = ctypes.PyDLL(native).sum_in_a_thread
+    sum_in_a_thread.argtypes = ctypes.c_void_p, ctypes.c_size_t
+    os.truncate(path, 0)
+    begun = time.monotonic()
+    for _ in range(3):
+        with pytest.raises(er.AccessError) as raised:
+            sum_in_a_thread(mapping.address, 8)
+            # The interpreter's lock is free for the thread that tells this one.
+            until(lambda: False)
+        assert raised.value.filename == path
+    assert time.monotonic() - begun < 18
+
+
 class TestProcess:
     """In processes of their own."""
 
@@ -313,6 +386,50 @@ class TestProcess:
         done = self.run(run_python, text, path, inject=inject)
         assert done.stdout == "[25, 25, 25, 25] []\n", done.stderr
 
+    def test_an_exception_inside_of_an_import_that_another_one_would_make(self, run_python, path):
+        """No code of Python runs between the exception's class and its note, as an import would have it."""
+        text = """
+        whole(sys.argv[1])
+        a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="4MiB")
+        os.truncate(sys.argv[1], 0)
+
+        class Finder:
+            def find_spec(self, name, path=None, target=None):
+                if name == "pathlib":
+                    a.max()
+
+        sys.modules.pop("pathlib", None)
+        sys.meta_path.insert(0, Finder())
+        try:
+            a.sum()
+        except er.AccessError as error:
+            print(error.filename == sys.argv[1], "pathlib" in sys.modules)
+        """
+        done = self.run(run_python, text, path, timeout=60)
+        assert done.stdout == "True False\n"
+
+    def test_a_program_with_a_sub_interpreter(self, run_python, path):
+        """A thread that computes without the interpreter's lock is not taken for one that has it."""
+        text = """
+        try:
+            import _interpreters as interpreters
+        except ImportError:
+            import _xxsubinterpreters as interpreters
+        whole(sys.argv[1])
+        a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="4MiB")
+        os.truncate(sys.argv[1], 0)
+        interpreters.create()
+        for _ in range(20):
+            try:
+                np.ndarray.sum(a)
+            except er.AccessError as error:
+                assert error.filename == sys.argv[1]
+            else:
+                sys.exit("no exception")
+        print("good")
+        """
+        assert self.run(run_python, text, path).stdout == "good\n"
+
     def test_memory_whose_swap_file_fails(self, run_python):
         text = """
         z = er.zeros(8 << 20, "u1", memory="4MiB", swap="64MiB")
@@ -356,6 +473,31 @@ class TestProcess:
         done = self.run(run_python, text, path, status=-signal.SIGBUS)
         assert done.stdout == "alive\n"
         assert ("Fatal Python error: Bus error" in done.stderr) == (first in ("faulthandler", "later"))
+
+    @pytest.mark.parametrize("once", [False, True])
+    def test_a_handler_that_jumps_gets_each_signal_of_a_foreign_mapping(self, run_python, path, native, once):
+        """With the mask that it was registered with; once if it was registered so."""
+        text = """
+        import ctypes, mmap
+        native = ctypes.CDLL(sys.argv[2])
+        native.load.argtypes = [ctypes.c_void_p]
+        SA_RESETHAND = ctypes.c_int(0x80000000).value
+        assert native.register_jump(signal.SIGBUS, SA_RESETHAND if sys.argv[3] == "True" else 0) == 0
+        whole(sys.argv[1])
+        a = er.memmap(sys.argv[1], dtype="u4", mode="r", memory="4MiB")
+        with open(sys.argv[1] + ".plain", "w+b") as file:
+            file.truncate(1 << 20)
+            plain = mmap.mmap(file.fileno(), 1 << 20)
+            address = ctypes.addressof(ctypes.c_char.from_buffer(plain))
+            file.truncate(0)
+            os.truncate(sys.argv[1], 0)
+            for _ in range(3):
+                print(native.load(address), flush=True)
+                until(lambda: not is_right(a))
+        """
+        status = -signal.SIGBUS if once else 0
+        done = self.run(run_python, text, path, native, str(once), status=status)
+        assert done.stdout == ("-1\n" if once else "-1\n-1\n-1\n")
 
     @pytest.mark.parametrize("faulthandler", [False, True])
     def test_a_signal_that_is_sent_ends_the_process(self, run_python, path, faulthandler):
@@ -406,6 +548,28 @@ class TestProcess:
         print("good")
         """
         assert self.run(run_python, text, path).stdout == "good\n"
+
+    def test_a_child_that_has_no_manager_gets_the_signal_at_once(self, run_python, path, holder):
+        text = """
+        import resource
+        path = sys.argv[1]
+        # The kernel maps it, so that the child can access it.
+        a = er.memmap(path, dtype="u4", mode="r+", memory="4MiB")
+        assert not a.managed
+        managed = er.zeros(1000)
+        os.truncate(path, 0)
+        # The thread that forks cannot open the swap file again.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        child = os.fork()
+        if child == 0:
+            a[1000]
+            os._exit(0)
+        begun = time.monotonic()
+        status = os.waitpid(child, 0)[1]
+        print(os.WTERMSIG(status) == signal.SIGBUS, time.monotonic() - begun < 15)
+        """
+        done = self.run(run_python, text, path)
+        assert done.stdout == "True True\n" and "cannot use the managed memory" in done.stderr
 
     def test_the_interpreter_ends_while_a_thread_gets_exceptions(self, run_python, path):
         text = """

@@ -327,3 +327,33 @@ def test_wrong_arguments_leave_the_file_as_it_is(tmp_path, wrong):
     with pytest.raises((ValueError, TypeError)):
         er.memmap(path, mode="w+", **{"shape": (8,), **wrong})
     assert path.read_bytes() == b"kept"
+
+
+OPERATIONS = {
+    "number": lambda s: s + 1,
+    "from the left": lambda s: 1 - s,
+    "scalar": lambda s: s + np.float64(2),
+    "list": lambda s: s * [1, 2, 3],
+    "itself": lambda s: s + s,
+    "minus": lambda s: -s,
+    "comparison": lambda s: s < 2,
+    "array": lambda s: s + np.ones(3),
+    "array from the left": lambda s: np.ones(3) + s,
+    "two results": lambda s: divmod(s, 2),
+    "sum": lambda s: s.sum(),
+    "reduce": lambda s: np.add.reduce(s[None], axis=0),
+    "outer": lambda s: np.multiply.outer(s, [1, 2]),
+    "out": lambda s: np.add(s, 1, out=s),
+}
+
+
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_results_of_a_subclass_are_of_the_classes_of_numpys(path, name):
+    np.arange(3, dtype="f8").tofile(path)
+    results = []
+    for base in (np.memmap, er.memmap):
+        subclass = type("S", (base,), {})
+        result = OPERATIONS[name](subclass(path, dtype="f8", mode="c"))
+        parts = result if isinstance(result, tuple) else (result,)
+        results.append([(type(part).__name__, np.asarray(part).tolist()) for part in parts])
+    assert results[0] == results[1]

@@ -3,6 +3,7 @@
 import importlib.util
 import mmap as standard
 import os
+import re
 import unittest
 
 import numpy as np
@@ -113,6 +114,46 @@ def test_descriptors_and_views(path):
             er.mmap(file.fileno(), 0, sharing="trust")
     assert len(os.listdir("/proc/self/fd")) == before
     assert np.fromfile(path, "u1")[10] == 3
+
+
+@pytest.mark.parametrize("end", ["close", "del"])
+def test_stores_are_in_the_file_after_the_end_while_it_is_read_ahead(path, end):
+    """A job that reads ahead keeps the mapping beyond close and the last reference."""
+    count = 4096
+    np.zeros(count * standard.PAGESIZE, "u1").tofile(path)
+    # One page in two, so that the job has much to do.
+    offsets = np.tile(np.arange(0, count, 2), 100) * standard.PAGESIZE
+    with open(path, "r+b") as file:
+        for turn in range(1, 6):
+            mapped = er.mmap(file.fileno(), 0, memory="4MiB", sharing="trust")
+            assert mapped.managed
+            mapped[5] = turn
+            mapped.will_need(offsets, 100)
+            if end == "close":
+                mapped.close()
+            del mapped
+            assert os.pread(file.fileno(), 1, 5) == bytes([turn])
+
+
+@pytest.mark.parametrize("length", [1 << 10, 1025, (1 << 20) + 5, 2 << 20])
+def test_large_needles_are_found_without_patterns(monkeypatch, length):
+    """Patterns of this size are slow to compile, and re keeps them."""
+    compile_pattern = re.compile
+
+    def compile_small(pattern, flags=0):
+        assert len(pattern) < 10_000
+        return compile_pattern(pattern, flags)
+
+    monkeypatch.setattr(re, "compile", compile_small)
+    needle, size = bytes(np.random.default_rng(1).integers(1, 256, length, "u1")), 5 << 20
+    with er.mmap(-1, size) as m:
+        assert m.find(needle, 0) == -1 == m.rfind(needle, 0)
+        for where in (0, 7, (1 << 20) - 2, size - length - 1, size - length):
+            m[where : where + length] = needle
+            assert m.find(needle, 0) == where == m.find(needle, where) == m.rfind(needle, 0)
+            assert m.find(needle, where + 1) == -1 == m.find(needle, 0, where + length - 1)
+            assert m.find(needle, 0, where + length) == where
+            m[where : where + length] = bytes(length)
 
 
 def test_rfind_across_chunks():

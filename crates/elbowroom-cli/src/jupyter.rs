@@ -9,8 +9,9 @@
 //! only those.
 
 use std::ffi::{OsStr, OsString};
-use std::fs;
+use std::fs::{self, File};
 use std::io::{self, Write};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -29,6 +30,8 @@ use crate::{plan, program};
 const PYTHON_BOUND: Duration = Duration::from_secs(30);
 /// How often it is looked whether the interpreter has ended.
 const PYTHON_LOOK: Duration = Duration::from_millis(5);
+/// The most bytes of the interpreter's output that are read: the last ones.
+const PYTHON_OUTPUT: u64 = 1 << 20;
 /// Prints the interpreter's path, whether it has ipykernel, and its version, each on a line.
 const ABOUT_PYTHON: &str = "import importlib.util as u, platform as p, sys
 print(sys.executable, u.find_spec('ipykernel') is not None, p.python_version(), sep='\\n')";
@@ -97,7 +100,8 @@ fn parse_size(text: &str) -> Result<u64, String> {
     }
 }
 
-/// Does it. `check_run` parses a command line of this command, and returns the error that a user would see.
+/// Runs `elbowroom jupyter`. `check_run` parses a command line of this command, and returns the error that a
+/// user would see.
 pub fn jupyter(args: &JupyterArgs, check_run: impl Fn(&[OsString]) -> Result<(), clap::Error>) -> ExitCode {
     let done = kernels().and_then(|kernels| match &args.what {
         What::Install(args) => install(&kernels, args, check_run),
@@ -172,19 +176,40 @@ impl Python {
     }
 }
 
-/// Runs a program that prints little. Ends it if it takes too long.
+/// Runs a program that prints little. Ends it if it takes too long. Its output goes to files without a name,
+/// not to pipes: a full pipe would stop the program, and another process that it leaves behind may keep a
+/// pipe open for ever.
 fn within_bound(command: &mut Command) -> io::Result<Output> {
-    let mut child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn()?;
+    let [out, err] = [unnamed_file()?, unnamed_file()?];
+    command.stdin(Stdio::null()).stdout(out.try_clone()?).stderr(err.try_clone()?);
+    let mut child = command.spawn()?;
     let end = Instant::now() + PYTHON_BOUND;
-    while child.try_wait()?.is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
         if Instant::now() > end {
             child.kill()?;
             child.wait()?;
             return Err(io::Error::new(io::ErrorKind::TimedOut, format!("it runs for {PYTHON_BOUND:?}")));
         }
         std::thread::sleep(PYTHON_LOOK);
-    }
-    child.wait_with_output()
+    };
+    Ok(Output { status, stdout: last_bytes(&out)?, stderr: last_bytes(&err)? })
+}
+
+fn unnamed_file() -> io::Result<File> {
+    let file = rustix::fs::memfd_create("elbowroom-output", rustix::fs::MemfdFlags::CLOEXEC)?;
+    Ok(File::from(file))
+}
+
+/// The last bytes of a file, whoever still writes to it.
+fn last_bytes(file: &File) -> io::Result<Vec<u8>> {
+    let len = file.metadata()?.len();
+    let start = len.saturating_sub(PYTHON_OUTPUT);
+    let mut bytes = vec![0; (len - start) as usize];
+    file.read_exact_at(&mut bytes, start)?;
+    Ok(bytes)
 }
 
 fn install(
@@ -272,15 +297,19 @@ fn lacks(python: &Python, options: &[String]) -> Vec<String> {
     if let Err(why) = plan::mode(&probe::userfaultfd(), &probe::io_uring(), Mmu::Auto, Io::Auto, Faults::Auto)
     {
         lacks.push(format!("the kernel cannot start on this machine so far: {why}; see `elbowroom doctor`"));
-    } else if options.windows(2).any(|pair| pair[0] == "--heap" && pair[1] == "all")
-        && plan::serves_user_mode_only(&probe::userfaultfd())
-    {
+    } else if manages_all_of_heap(options) && plan::serves_user_mode_only(&probe::userfaultfd()) {
         lacks.push(format!(
             "the kernel cannot start on this machine so far with --heap all: {}",
             plan::PERMIT
         ));
     }
     lacks
+}
+
+/// Whether the options have `--heap all`, as two words or as one.
+fn manages_all_of_heap(options: &[String]) -> bool {
+    let one = options.iter().any(|word| word == "--heap=all");
+    one || options.windows(2).any(|pair| pair[0] == "--heap" && pair[1] == "all")
 }
 
 fn half_of_memory() -> u64 {
@@ -293,8 +322,8 @@ fn half_of_memory() -> u64 {
 fn write(directory: &Path, file: &Path, spec: &Value) -> io::Result<()> {
     fs::create_dir_all(directory)?;
     let new = directory.join(format!(".kernel.json.{}", std::process::id()));
-    fs::write(&new, format!("{spec:#}\n"))?;
-    fs::rename(&new, file).inspect_err(|_| _ = fs::remove_file(&new))
+    let written = fs::write(&new, format!("{spec:#}\n")).and_then(|()| fs::rename(&new, file));
+    written.inspect_err(|_| _ = fs::remove_file(&new))
 }
 
 /// What is in the place of a kernel's file.
@@ -321,8 +350,15 @@ impl Found {
 }
 
 fn list(kernels: &Path) -> Result<(), Failure> {
+    let failed =
+        |error: io::Error| Failure::new(NOT_DONE, format!("cannot read {}: {error}", kernels.display()));
     let mut lines = Vec::new();
-    for entry in fs::read_dir(kernels).into_iter().flatten().flatten() {
+    let entries = match fs::read_dir(kernels) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+        entries => Some(entries.map_err(failed)?),
+    };
+    for entry in entries.into_iter().flatten() {
+        let entry = entry.map_err(failed)?;
         let Found::Own(spec) = Found::look(&entry.path().join("kernel.json")) else { continue };
         let about = &spec["metadata"]["elbowroom"];
         let memory = Shown(about["memory_bytes"].as_u64().unwrap_or(0)).to_string();
@@ -409,5 +445,42 @@ mod tests {
         assert!(Python::of("/usr/bin/python3\nTrue\n3.11.2\n").unwrap().has_ipykernel);
         assert_eq!(Python::of("hello\nTrue\n3\n"), None);
         assert_eq!(Python::of("/usr/bin/python3\n"), None);
+    }
+
+    #[test]
+    fn all_of_the_heap_may_be_one_word() {
+        let has = |words: &[&str]| {
+            manages_all_of_heap(&words.iter().map(|word| word.to_string()).collect::<Vec<_>>())
+        };
+        assert!(has(&["--heap=all"]) && has(&["--swap", "1G", "--heap", "all"]));
+        assert!(!has(&["--heap", "large"]) && !has(&[]));
+    }
+
+    #[test]
+    fn a_directory_that_cannot_be_read_is_no_empty_one() {
+        let dir = tempfile::tempdir().unwrap();
+        assert!(list(&dir.path().join("nothing")).is_ok());
+        let file = dir.path().join("file");
+        fs::write(&file, "").unwrap();
+        assert_eq!(list(&file).unwrap_err().code, NOT_DONE);
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_written_leaves_nothing_behind() {
+        let dir = tempfile::tempdir().unwrap();
+        let new = dir.path().join(format!(".kernel.json.{}", std::process::id()));
+        std::os::unix::fs::symlink("/dev/full", &new).unwrap();
+        assert!(write(dir.path(), &dir.path().join("kernel.json"), &json!({})).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn a_program_that_prints_much_and_leaves_another_one_behind_is_not_waited_for() {
+        let begun = Instant::now();
+        let script = "sleep 20 & head -c 300000 /dev/zero >&2; echo said";
+        let output = within_bound(Command::new("sh").args(["-c", script])).unwrap();
+        assert!(output.status.success() && output.stdout == b"said\n");
+        assert_eq!(output.stderr.len(), 300_000);
+        assert!(begun.elapsed() < Duration::from_secs(15));
     }
 }

@@ -43,7 +43,7 @@ pub enum Denial {
     BusReadOnly,
 }
 
-/// What the kernel has at a page that is denied.
+/// How the layout makes accesses to a denied page fail, or what it shows instead.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Denied {
     /// Fewer rights than the window has.
@@ -88,7 +88,7 @@ pub type PutBytes<'a> = &'a dyn Fn(usize, &[u8]) -> Result<(), Errno>;
 /// The most denials at a time. Each may cost a VMA, of which a process can have 65,530.
 const MOST_DENIALS: usize = 8192;
 
-/// The most pages that show zeros at the request of one access.
+/// The most pages that one call of `show_zeros` has show zeros.
 const MOST_ZEROS: usize = 64;
 
 pub(crate) struct Layout {

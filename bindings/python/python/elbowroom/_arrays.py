@@ -159,8 +159,9 @@ class memmap(_Copied, np.memmap):
         return self
 
     def __array_ufunc__(self, ufunc, method, *inputs, out=None, **options):
-        # A call of Python, as numpy's own operators are none: the interpreter looks for exceptions after it.
-        # If bytes of an operand cannot be had, the operator itself raises, and nothing gets its result.
+        # The interpreter raises pending exceptions after calls of Python functions, and not after NumPy's own
+        # operators. This method makes the operator a call, so the operator raises and its result is not
+        # stored.
         plain = [_plain(each) for each in inputs]
         if out is not None:
             options["out"] = tuple(_plain(each) for each in out)
@@ -169,9 +170,12 @@ class memmap(_Copied, np.memmap):
             results = result if isinstance(result, tuple) else (result,)
             results = tuple(new if old is None else old for new, old in zip(results, out, strict=True))
             return results if isinstance(result, tuple) else results[0]
-        if type(self) is memmap or not all(isinstance(each, memmap) for each in inputs):
+        # `outer` makes an array of each operand.
+        array = object if method == "outer" else np.ndarray
+        others = (each for each in inputs if not isinstance(each, memmap))
+        if type(self) is memmap or any(isinstance(each, array) for each in others):
             return result
-        # A subclass gives arrays of its own, as one of numpy.memmap does.
+        # A subclass gives arrays of its own, as one of numpy.memmap does, unless another array takes part.
         if isinstance(result, tuple):
             return tuple(self.__array_wrap__(np.asarray(each), None, np.ndim(each) == 0) for each in result)
         return self.__array_wrap__(np.asarray(result), None, np.ndim(result) == 0)
@@ -193,7 +197,7 @@ class memmap(_Copied, np.memmap):
         return part.view(np.ndarray) if type(part) is memmap and part._mmap is None else part
 
     def __setitem__(self, index, value):
-        # A call, as above: a store whose page cannot be had raises, and not what comes after it.
+        # A Python method, for the same reason: a failing store raises in its own statement.
         np.ndarray.__setitem__(self, index, value)
 
     def take(self, indices, axis=None, out=None, mode="raise"):

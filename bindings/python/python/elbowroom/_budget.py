@@ -17,7 +17,9 @@ class UnmanagedWarning(UserWarning):
     """An array is mapped by the kernel, beside its budget. The text says why."""
 
 
-_current = contextvars.ContextVar("elbowroom.budget", default=None)
+# The budgets that are entered in this context, the innermost one last. They are no tokens of the variable in
+# a list of the budget, since threads may enter one budget at a time.
+_entered = contextvars.ContextVar("elbowroom.budgets", default=())
 _default = None
 _default_lock = threading.Lock()
 
@@ -51,6 +53,12 @@ def _explained(call, *args):
         raise _elbowroom.StartError("elbowroom cannot work here: " + "\n  ".join(lines)) from None
 
 
+def _innermost():
+    """The budget of arrays that are made here and now; None: the default one."""
+    entered = _entered.get()
+    return entered[-1] if entered else None
+
+
 class budget:
     """A budget: arrays that are made inside `with` share it.
 
@@ -66,10 +74,9 @@ class budget:
     """
 
     def __init__(self, limit, *, swap=None):
-        outer = _current.get()
+        outer = _innermost()
         self._outer = outer
         self._group = _explained(_elbowroom.Group, limit, swap, outer and outer._group)
-        self._tokens = []
 
     @property
     def limit(self):
@@ -90,11 +97,17 @@ class budget:
         return json.loads(self._group.stats())
 
     def __enter__(self):
-        self._tokens.append(_current.set(self))
+        _entered.set((*_entered.get(), self))
         return self
 
     def __exit__(self, *error):
-        _current.reset(self._tokens.pop())
+        entered = list(_entered.get())
+        # The last one, if it was entered more than once.
+        for nth in reversed(range(len(entered))):
+            if entered[nth] is self:
+                del entered[nth]
+                break
+        _entered.set(tuple(entered))
 
     def __repr__(self):
         return f"<elbowroom.budget of {_shown(self.limit)}, swap {_shown(self.swap)}>"
@@ -125,11 +138,11 @@ def default_budget():
         _, _, _ = _explained(_elbowroom.capacity)
         with _default_lock:
             if _default is None:
-                token = _current.set(None)
+                token = _entered.set(())
                 try:
                     _default = budget(_half_of_available())
                 finally:
-                    _current.reset(token)
+                    _entered.reset(token)
     return _default
 
 
@@ -149,7 +162,7 @@ def _half_of_available():
 
 def group_for(memory, swap):
     """The group for an array: one of its own if `memory` or `swap` is given, else that of the budget."""
-    around = _current.get()
+    around = _innermost()
     if memory is None and swap is None:
         return (around or default_budget())._group
     if memory is None:

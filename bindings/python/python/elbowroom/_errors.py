@@ -6,9 +6,26 @@ import threading
 
 from . import _elbowroom
 
-# A thread that runs Python code of these waits for other threads, and computes nothing.
+# A thread whose innermost Python function is of the standard library waits for other threads, and computes
+# nothing, unless the function is one of these.
 _STANDARD = os.path.dirname(os.path.abspath(os.__file__)) + os.sep
 _INSTALLED = "site-packages", "dist-packages"
+# Functions that call a function of the user, which has no Python code if it is written in C, and that do not
+# wait themselves: the module, and the function's name, or None for all of the module.
+_CALLERS = {
+    ("asyncio/events.py", "_run"),
+    ("concurrent/futures/process.py", "<listcomp>"),
+    ("concurrent/futures/process.py", "_process_chunk"),
+    ("concurrent/futures/process.py", "_process_worker"),
+    ("concurrent/futures/thread.py", "run"),
+    ("contextlib.py", None),
+    ("copy.py", None),
+    ("functools.py", None),
+    ("multiprocessing/pool.py", "mapstar"),
+    ("multiprocessing/pool.py", "starmapstar"),
+    ("multiprocessing/process.py", "run"),
+    ("threading.py", "run"),
+}
 
 
 class AccessError(OSError):
@@ -25,19 +42,31 @@ class AccessError(OSError):
         note = None if args else _elbowroom.take_note()
         if note is not None:
             errno, text, filename, self.offset = note
-            args = (errno, text) if filename is None else (errno, text, os.fspath(filename))
+            args = (errno, text) if filename is None else (errno, text, filename)
         super().__init__(*args)
 
 
 def _threads_to_tell():
-    """The threads that may have asked one that the interpreter does not know to compute for them."""
+    """Identities of the Python threads for which an unknown thread (of BLAS) may be computing: those that run
+    neither a lock, a queue nor another wait of the standard library."""
     frames = sys._current_frames()
     # The one that runs this.
     frames.pop(threading.get_ident(), None)
 
     def waits(frame):
-        name = frame.f_code.co_filename
-        return name.startswith(_STANDARD) and not any(part in name for part in _INSTALLED)
+        name, function = frame.f_code.co_filename, frame.f_code.co_name
+        if not name.startswith(_STANDARD) or any(part in name for part in _INSTALLED):
+            return False
+        module = name[len(_STANDARD) :]
+        if (module, function) == ("multiprocessing/pool.py", "worker"):
+            # The same function takes tasks from a queue and calls them.
+            values = frame.f_locals
+            is_idle = values.get("func") is None or values.get("result") is not None
+            if type(values) is dict:
+                # Before Python 3.13 it is a copy, which would keep the arguments of the task alive.
+                values.clear()
+            return is_idle
+        return (module, function) not in _CALLERS and (module, None) not in _CALLERS
 
     chosen = [ident for ident, frame in frames.items() if not waits(frame)]
     return chosen or [threading.main_thread().ident]

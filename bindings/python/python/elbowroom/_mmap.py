@@ -18,8 +18,10 @@ _NAMES = {
 }
 _MODES = {_standard.ACCESS_READ: "r", _standard.ACCESS_WRITE: "r+", _standard.ACCESS_COPY: "c"}
 _BOTH = _standard.PROT_READ | _standard.PROT_WRITE
-# rfind looks at so many bytes at a time.
+# find and rfind look at so many bytes at a time, and at no fewer than they look for.
 _CHUNK = 1 << 20
+# What is larger than this is not found by re, which is slow for it and keeps copies.
+_LARGEST_PATTERN = 1 << 10
 
 
 def _mode(flags, prot, access):
@@ -154,18 +156,25 @@ class mmap(_elbowroom.Mapping):
 
     def find(self, sub, start=None, end=None):
         """The first place of the bytes `sub` from `start` (the position) to `end`; -1: they are not there."""
-        start, end = self._bounds(start, end)
+        sub, (start, end) = bytes(sub), self._bounds(start, end)
         if end < start:
             return -1
-        found = re.compile(re.escape(bytes(sub)), re.DOTALL).search(self, start, end)
-        return -1 if found is None else found.start()
+        if len(sub) <= _LARGEST_PATTERN:
+            found = re.compile(re.escape(sub), re.DOTALL).search(self, start, end)
+            return -1 if found is None else found.start()
+        chunk = max(_CHUNK, len(sub))
+        for first in range(start, end - len(sub) + 1, chunk):
+            found = self[first : min(first + chunk + len(sub) - 1, end)].find(sub)
+            if found >= 0:
+                return first + found
+        return -1
 
     def rfind(self, sub, start=None, end=None):
         """The last place of the bytes `sub` from `start` (the position) to `end`; -1: they are not there."""
         sub, (start, end) = bytes(sub), self._bounds(start, end)
-        first = end
+        first, chunk = end, max(_CHUNK, len(sub))
         while first > start or first == end >= start:
-            last, first = min(end, first + len(sub)), max(start, first - _CHUNK)
+            last, first = min(end, first + len(sub)), max(start, first - chunk)
             found = self[first:last].rfind(sub)
             if found >= 0:
                 return first + found

@@ -49,16 +49,23 @@ impl Slot {
 /// The slots, and a bell for the server.
 pub struct Desk {
     bell: AtomicU32,
+    /// How many requests the server has done, or has forgotten.
+    done: AtomicU32,
     slots: [Slot; ROOM],
 }
 
 impl Desk {
     pub const fn new() -> Self {
-        Self { bell: AtomicU32::new(0), slots: [const { Slot::new() }; ROOM] }
+        Self { bell: AtomicU32::new(0), done: AtomicU32::new(0), slots: [const { Slot::new() }; ROOM] }
+    }
+
+    /// A number that changes whenever the server has done a request.
+    pub fn done(&self) -> u32 {
+        self.done.load(Ordering::Acquire)
     }
 
     /// Asks the server, and waits at most `bound` for its answer. `None`: it has not come; the server does
-    /// what it was asked for all the same. For handlers of signals, too.
+    /// what it was asked for all the same, unless there was no free slot. For handlers of signals, too.
     pub fn ask(&self, question: Question, bound: Duration) -> Option<u32> {
         let deadline = Instant::now() + bound;
         let slot = loop {
@@ -114,6 +121,7 @@ impl Desk {
             }
             let question = [0, 1].map(|nth: usize| slot.question[nth].load(Ordering::Relaxed));
             slot.answer.store(answer(question), Ordering::Relaxed);
+            self.done.fetch_add(1, Ordering::AcqRel);
             if slot.state.compare_exchange(TAKEN, SERVED, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 slot.state.store(FREE, Ordering::Release);
             }
@@ -130,6 +138,7 @@ impl Desk {
         for slot in &self.slots {
             slot.state.store(FREE, Ordering::Release);
         }
+        self.done.fetch_add(1, Ordering::AcqRel);
     }
 }
 

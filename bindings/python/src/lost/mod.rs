@@ -30,31 +30,38 @@ use elbowroom_machine::PAGE_SIZE;
 use pyo3::prelude::*;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
+use std::ffi::OsString;
 use std::io;
 use std::ops::Range;
 use std::os::unix::fs::MetadataExt;
+use std::panic::catch_unwind;
 use std::path::PathBuf;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// Questions to the shower, beside an address: is it ours, and what is wrong there?
+/// Bits of a question, above the address. `LOOK_AT`: is the address in a mapping of ours, and why do accesses
+/// to it fail? The reason becomes the note of the thread.
 const LOOK_AT: usize = 1 << 62;
-/// Show zeros there.
+/// The page of the address is to show zeros.
 const SHOW: usize = 1 << 63;
-/// Hide all that is shown, without an address.
+/// All pages that show zeros are to stop; the address is 0.
 const HIDE: usize = LOOK_AT | SHOW;
 const ADDRESS: usize = LOOK_AT - 1;
 /// Answers.
 const NO: u32 = 0;
 const YES: u32 = 1;
 
-/// How long an access waits for the shower. A fork keeps it from working for at most half of that.
+/// How long an access waits for the shower's answer. A fork stops the shower for at most half of that.
 const SHOW_BOUND: Duration = Duration::from_secs(30);
 /// How long an access waits until its thread is told. A thread that holds the interpreter's lock for longer
 /// may wait for this very access: then the exception comes later.
 const TELL_BOUND: Duration = Duration::from_secs(10);
+/// How long an access waits at most if another one has waited in vain less than [`IMPATIENT`] ago.
+const TELL_BOUND_AGAIN: Duration = Duration::from_millis(100);
+/// How long a wait in vain makes the waits after it shorter: the program may do the same again.
+const IMPATIENT: Duration = Duration::from_secs(60);
 /// How long zeros are shown at first. An access that was not made again meanwhile raises the signal again,
 /// and has twice the time.
 const SHOWN: Duration = Duration::from_millis(1);
@@ -62,9 +69,11 @@ const SHOWN: Duration = Duration::from_millis(1);
 const SHOWN_MOST: Duration = Duration::from_millis(256);
 /// How many bytes show zeros at a time at most, if an access follows on others that were shown zeros.
 const MOST_SHOWN: usize = 64 * PAGE_SIZE;
-/// For how long it is remembered that a page was shown.
+/// How long after the end of a showing the shower remembers its length, so that the next showing of that page
+/// is twice as long.
 const REMEMBERED: Duration = Duration::from_millis(200);
-/// The oldest note that another one of the same file does not replace: it tells where the trouble began.
+/// A thread's note is kept over later failures in the same file until it is this old, since the first failure
+/// tells where the trouble began.
 const NOTE_AGE: Duration = Duration::from_secs(10);
 
 static SHOWER: Desk = Desk::new();
@@ -76,6 +85,10 @@ static ERROR: AtomicPtr<pyo3::ffi::PyObject> = AtomicPtr::new(null_mut());
 static CHOOSE: Mutex<Option<Py<PyAny>>> = Mutex::new(None);
 /// This process has the two threads.
 static SERVING: AtomicBool = AtomicBool::new(false);
+/// This process has the shower. If the teller could not be started, the next mapping starts it alone.
+static HAS_SHOWER: AtomicBool = AtomicBool::new(false);
+/// This process has the teller.
+static HAS_TELLER: AtomicBool = AtomicBool::new(false);
 
 /// The file of a mapping.
 #[derive(Debug, Clone)]
@@ -148,7 +161,8 @@ struct State {
 
 static STATE: Mutex<Option<State>> = Mutex::new(None);
 
-/// What is known, locked. A thread that forks holds the lock meanwhile.
+/// All mappings, notes and shown pages of the process. A thread that forks holds the lock until the fork is
+/// made.
 struct Locked(MutexGuard<'static, Option<State>>);
 
 impl Locked {
@@ -172,7 +186,7 @@ impl State {
         (address < place.end).then_some((*start, place))
     }
 
-    /// For how long to show a page now.
+    /// Chooses how long the page shows zeros now: twice as long as last time, if that was lately.
     fn time_for(&mut self, page: usize, now: Instant) -> Duration {
         self.lately.retain(|(_, until, _)| *until + REMEMBERED > now);
         let before = self.lately.iter().find(|(at, ..)| *at == page);
@@ -232,7 +246,8 @@ impl Drop for Known {
                     // SAFETY: it was put there by `show_by_kernel`, for a mapping that nobody uses any more.
                     unsafe { libc::munmap(aside as *mut _, shown.pages.len()) };
                 }
-                // The manager's are hidden in any case, which does nothing to other mappings.
+                // Pages that the manager shows stay listed: hiding them later undoes denials, which are made
+                // again where another mapping needs them.
                 !(gone && shown.aside.is_some())
             });
         });
@@ -244,22 +259,37 @@ impl Drop for Known {
 /// # Errors
 /// The system has no room for a thread.
 fn begin(house: &'static House) -> io::Result<()> {
-    if SERVING.swap(true, Ordering::AcqRel) {
-        return Ok(());
-    }
-    let begun = house::spawn("elbowroom-bus", move || {
+    start(&HAS_SHOWER, "elbowroom-bus", move || {
         loop {
             house.manager.serve("elbowroom-bus", || serve(house));
         }
-    });
-    let begun = begun.and_then(|()| {
-        house::spawn("elbowroom-tell", || {
-            loop {
-                TELLER.serve(None, |[thread, is_known]| tell(thread, is_known == 1));
-            }
-        })
-    });
-    begun.inspect_err(|_| SERVING.store(false, Ordering::Release))
+    })?;
+    start(&HAS_TELLER, "elbowroom-tell", || {
+        loop {
+            TELLER.serve(None, |[thread, is_known]| {
+                // What panics here has told nobody, and the next question has its own answer.
+                catch_unwind(|| tell(thread, is_known == 1)).unwrap_or(NO)
+            });
+        }
+    })?;
+    // Another thread may be about to start one, and fail.
+    let has_both = HAS_SHOWER.load(Ordering::Acquire) && HAS_TELLER.load(Ordering::Acquire);
+    SERVING.store(has_both, Ordering::Release);
+    Ok(())
+}
+
+/// Starts a thread, unless the process has it.
+///
+/// # Errors
+/// The system has no room for a thread.
+fn start(has: &AtomicBool, name: &str, body: impl FnOnce() + Send + 'static) -> io::Result<()> {
+    if has.swap(true, Ordering::AcqRel) {
+        return Ok(());
+    }
+    house::spawn(name, body).inspect_err(|_| {
+        has.store(false, Ordering::Release);
+        SERVING.store(false, Ordering::Release);
+    })
 }
 
 thread_local! {
@@ -279,7 +309,9 @@ pub static AT_FORK: AtFork = AtFork {
 /// The child has none of the threads, and its only thread has asked for nothing.
 fn in_child() {
     KNOWN.take();
-    SERVING.store(false, Ordering::Release);
+    for flag in [&SERVING, &HAS_SHOWER, &HAS_TELLER] {
+        flag.store(false, Ordering::Release);
+    }
     SHOWER.forget();
     TELLER.forget();
 }
@@ -357,7 +389,8 @@ fn size_of(house: &House, file: &FileOf) -> Option<u64> {
     same.map(|stat| stat.len()).or_else(|| house.manager.find(file.id).map(|object| object.size()))
 }
 
-/// Has the page of an address show zeros, if an access to it fails now, and perhaps some pages after it.
+/// Has the page of a failing access show zeros. If the thread comes from the page before, following pages
+/// beyond the end of the file do, too.
 fn show(house: &House, address: usize, thread: usize) -> bool {
     let page = address / PAGE_SIZE * PAGE_SIZE;
     let now = Instant::now();
@@ -448,7 +481,8 @@ fn hide_by_kernel(pages: &Range<usize>, aside: usize) -> bool {
     }
 }
 
-/// Hides what is not to be shown any more.
+/// Hides the pages for which `is_over` says true. Pages that cannot be hidden now stay listed, and are tried
+/// again after [`SHOWN`].
 fn hide(house: &House, is_over: impl Fn(&Shown) -> bool) -> bool {
     let by_manager = locked(|state| {
         let mut by_manager = Vec::new();
@@ -486,6 +520,10 @@ fn hide(house: &House, is_over: impl Fn(&Shown) -> bool) -> bool {
 /// that it may work for.
 fn tell(thread: usize, is_known: bool) -> u32 {
     let told = Python::try_attach(|py| {
+        // The exception of an earlier access has taken the note, and stands for this access, too.
+        if !locked(|state| state.notes.contains_key(&thread)) {
+            return true;
+        }
         if is_known {
             // SAFETY: this thread holds the interpreter's lock.
             return unsafe { signal::set_exception(thread) };
@@ -520,11 +558,15 @@ pub fn set_access_error(class: Bound<'_, PyAny>, choose: Py<PyAny>) {
 
 /// What is noted for the calling thread, which is forgotten with that: errno, text, path, offset. From now on
 /// no page shows zeros: the thread has its exception, and what it accesses next is to raise another one.
+///
+/// The path is returned as text, since a `PathBuf` would become an object of pathlib. PyO3 imports that
+/// module with a lock held, and the exception of another access may call this function inside of the import:
+/// the thread would wait for itself.
 #[pyfunction]
-pub fn take_note() -> Option<(i32, String, Option<PathBuf>, Option<u64>)> {
+pub fn take_note() -> Option<(i32, String, Option<OsString>, Option<u64>)> {
     // SAFETY: a function without arguments.
     let thread = unsafe { libc::pthread_self() } as usize;
     let note = locked(|state| state.notes.remove(&thread))?;
     let _ = SHOWER.ask([HIDE, thread], SHOW_BOUND);
-    Some((note.errno, note.text, note.path, note.offset))
+    Some((note.errno, note.text, note.path.map(PathBuf::into_os_string), note.offset))
 }

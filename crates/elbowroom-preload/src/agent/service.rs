@@ -293,13 +293,19 @@ fn config(options: &Options) -> Config {
             transfers: Some(Arc::new(state::may_transfer)),
             on_hand_back: Some(Arc::new(|id| state::KERNEL_MAPPED.add_given(id.device, id.inode))),
             on_late_fork: Some(Arc::new(tree::note_late)),
-            report: Some(Arc::new(say)),
+            report: Some(Arc::new(|line| say(&with_options(line)))),
             on_high_stuck: Some(Arc::new(say_high_stuck)),
             end_process: Some(Arc::new(|| die())),
         },
         trace_bytes: if options.report.trace.is_some() { options.report.trace_bytes } else { 0 },
         ablation: config::ablation(options),
     }
+}
+
+/// A line of the manager's, with the options that change what it speaks of. The manager knows no options,
+/// since programs use it as a library, too.
+fn with_options(line: &str) -> String {
+    line.replace("a larger budget", "a larger budget (--memory)").replace("more swap", "more swap (--swap)")
 }
 
 /// A panic of the manager is a bug that the user must see; the service threads' own descriptor 2 leads
@@ -559,6 +565,12 @@ mod tests {
         assert!(is_zombie("12 (a) Z b) Z 1 1"));
         assert!(!is_zombie("12 (a) Z b) S 1 1"));
         assert!(!is_zombie(""));
+    }
+
+    #[test]
+    fn lines_of_the_manager_get_the_options() {
+        let said = with_options("All is in use. It needs a larger budget or more swap.");
+        assert_eq!(said, "All is in use. It needs a larger budget (--memory) or more swap (--swap).");
     }
 
     #[test]

@@ -272,7 +272,8 @@ impl<'a, P: Platform> Pass<'a, P> {
     }
 }
 
-/// How many pages after one that is beyond the end of its file are denied, too, if the page before it is.
+/// When an access beyond the end of a file follows one at the page before, so many following pages are denied
+/// with it.
 const DENIED_AHEAD: usize = 63;
 
 /// How an access to a page that cannot be had must fail; a store that the mapping does not permit fails for
@@ -456,7 +457,8 @@ impl<P: Platform> Faults<P> {
         }
         object.note_denied(index);
         let outcome = self.refuse(addr, bus(vma), || index >= object.size_pages());
-        // A thread that goes through the pages one by one, and takes each such signal: it gets on faster.
+        // A program that handles each SIGBUS and goes on to the next page gets one signal, not one fault
+        // through the manager, for each of these pages.
         let before = (addr & !(PAGE_SIZE - 1)).wrapping_sub(PAGE_SIZE);
         if !vma.spec.is_private() && self.mmu.denies(before..before + PAGE_SIZE) {
             for (nth, index) in (index..vma.pages().end).enumerate().skip(1).take(DENIED_AHEAD) {

@@ -94,7 +94,7 @@ impl<P: Platform> Faults<P> {
             return self.report(&format!(
                 "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
                  The processes of the run have {has} of the budget of {max} MiB, and {out} of {swap} MiB of \
-                 swap, {used} of it this one. They need a larger budget (--memory) or more swap (--swap)"
+                 swap, {used} of it this one. They need a larger budget or more swap"
             ));
         }
         // Pages of a group at its limit have to stay, although there is room in swap.
@@ -103,8 +103,8 @@ impl<P: Platform> Faults<P> {
             format!(". Pages of memory {full} stay in memory: its swap is at its swap-max")
         });
         let with_more = match self.swap.is_on() {
-            true => "a larger budget (--memory) or more swap (--swap)",
-            false => "a larger budget (--memory)",
+            true => "a larger budget or more swap",
+            false => "a larger budget",
         };
         self.report(&format!(
             "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \

@@ -7,7 +7,8 @@ use crate::platform::Host;
 use elbowroom_machine::Errno;
 use std::ops::Range;
 
-/// Has pages show zeros whose accesses raise SIGBUS: the file ends before them, or cannot be read there.
+/// Maps zeros at pages at which an access raises SIGBUS because the file ends before them or cannot be read
+/// there.
 #[derive(Clone, Copy)]
 pub struct ZerosInstead<'a>(&'a Manager<Host>);
 
@@ -19,8 +20,8 @@ impl<'a> ZerosInstead<'a> {
 
     /// Shows zeros at the page of `addr`, if accesses to it raise SIGBUS now. Returns for how many pages from
     /// this one on they did, and now show zeros; 0: an access waits for the manager, or works. The access is
-    /// then to be repeated. What is stored to the pages is lost. [`ZerosInstead::hide`] follows: until then
-    /// all threads see the zeros.
+    /// then to be repeated. Other threads see the zeros, and stores to them are lost, until
+    /// [`ZerosInstead::hide`] is called.
     ///
     /// # Errors
     /// ENOMEM: the kernel has no room for another mapping.
