@@ -60,7 +60,7 @@ const HOUSES: [House; 3] = [
             &["group", "quiet"],
             // A folio and the object that owns it know each other.
             &["page", "object", "swap"],
-            &["vma", "readahead", "runs", "lru"],
+            &["vma", "readahead", "learned", "runs", "lru"],
             &["platform"],
             &["core"],
             &["reclaim"],

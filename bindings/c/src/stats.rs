@@ -63,7 +63,7 @@ pub unsafe extern "C" fn er_get_stats(manager: *mut er_manager, stats: *mut er_s
             written_bytes: seen.written_bytes,
             io_errors: seen.read_errors + seen.write_errors,
             evicted_pages: seen.evicted_pages,
-            refault_pages: seen.back.refault_pages,
+            refault_pages: seen.brought.refault_pages,
             swap_used_bytes: seen.swap_used_bytes,
             swap_out_pages: seen.pswpout,
             swap_in_pages: seen.pswpin,

@@ -6,7 +6,7 @@
 //! (docs/decisions/0033-one-budget-for-a-tree.md). `elbowroom top` and `elbowroom ctl` find the table by its
 //! name and directory.
 
-use elbowroom::{Member, ProcessTree, TreeLimits};
+use elbowroom::{Member, ProcessTree, TableFile, TreeLimits};
 use std::fs::OpenOptions;
 use std::io;
 use std::path::{Path, PathBuf};
@@ -23,7 +23,7 @@ pub fn make(memory: u64, swap: u64, last: &Path) -> io::Result<PathBuf> {
     let mut failed = io::Error::from(io::ErrorKind::NotFound);
     let limits = TreeLimits { max: memory, each: None, swap_max: swap };
     for dir in runtime.into_iter().chain(usual).chain([last.to_path_buf()]) {
-        match ProcessTree::make_in(&dir, &limits) {
+        match TableFile::make(&dir, &limits) {
             Ok((path, _)) => return Ok(path),
             Err(error) => failed = io::Error::new(error.kind(), format!("{}: {error}", dir.display())),
         }

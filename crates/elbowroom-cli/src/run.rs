@@ -238,8 +238,8 @@ fn check(options: &mut Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Raises `--heap-min` for a run in which system calls fail on managed memory that is not in memory: libc's own
-/// blocks must not be managed.
+/// Raises `--heap-min` for a run in which system calls fail on managed memory that is not in memory: libc's
+/// own blocks must not be managed.
 fn without_kernel_faults(options: &mut Options, is_heap_min_given: bool) -> Result<(), Failure> {
     // libc reads directories into blocks of up to 1 MiB.
     const LEAST_BYTES: u64 = 2 << 20;

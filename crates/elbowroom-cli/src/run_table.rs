@@ -5,7 +5,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
-use elbowroom::{ProcessTree, TreeLimits};
+use elbowroom::{ProcessTree, TableFile, TreeLimits};
 use elbowroom_options::Options;
 use elbowroom_store::with_highest_file_limit;
 
@@ -37,8 +37,7 @@ pub fn tables(dir: &Path) -> Vec<(PathBuf, ProcessTree)> {
         Some((path, tree))
     };
     let entries = fs::read_dir(dir).into_iter().flatten().flatten();
-    let named =
-        entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(ProcessTree::FILE_PREFIX));
+    let named = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(TableFile::PREFIX));
     named.filter_map(|entry| open(entry.path())).collect()
 }
 
@@ -51,8 +50,7 @@ pub fn make(options: &Options) -> Result<PathBuf, String> {
     let mut why = "there is no directory for it".to_owned();
     for dir in directories(options.swap_dir.as_deref()) {
         remove_left_over(&dir);
-        let path =
-            dir.join(format!("{}{}-{:08x}", ProcessTree::FILE_PREFIX, std::process::id(), fastrand::u32(..)));
+        let path = dir.join(format!("{}{}-{:08x}", TableFile::PREFIX, std::process::id(), fastrand::u32(..)));
         // RLIMIT_FSIZE is meant for the program's own files, so it is raised meanwhile: the kernel would
         // end this process by SIGXFSZ if the table were larger.
         let made = with_highest_file_limit(|most| {

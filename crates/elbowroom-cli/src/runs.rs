@@ -8,7 +8,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use elbowroom::{ProcessTree, TreeSnapshot};
+use elbowroom::{ProcessTree, TableFile, TreeSnapshot};
 use elbowroom_options::size::Shown;
 use serde::Serialize;
 
@@ -130,7 +130,7 @@ impl Run {
 
 /// The main process's id, from the name of a table's file.
 fn main_pid(path: &Path) -> Option<u32> {
-    let rest = path.file_name()?.to_str()?.strip_prefix(ProcessTree::FILE_PREFIX)?;
+    let rest = path.file_name()?.to_str()?.strip_prefix(TableFile::PREFIX)?;
     rest.split('-').next()?.parse().ok()
 }
 

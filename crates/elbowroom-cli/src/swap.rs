@@ -12,9 +12,9 @@ use crate::options::Given;
 /// Where the swap file is by default.
 const DIRECTORY: &str = "/var/tmp";
 
-/// The directory of the swap file if the user names none: the first of /var/tmp, $TMPDIR and /tmp that is on a
-/// disk with room for `bytes` or, if these are not given, for the usual amount beside a budget of `memory`; else
-/// the first with room for some swap, else /var/tmp.
+/// The directory of the swap file if the user names none: the first of /var/tmp, $TMPDIR and /tmp that is on
+/// a disk with room for `bytes` or, if these are not given, for the usual amount beside a budget of `memory`;
+/// else the first with room for some swap, else /var/tmp.
 pub fn usual_directory(memory: u64, bytes: Option<u64>) -> PathBuf {
     let variable = std::env::var_os("TMPDIR").map(PathBuf::from).filter(|path| path.is_absolute());
     let all: Vec<_> = [Some(DIRECTORY.into()), variable, Some("/tmp".into())].into_iter().flatten().collect();

@@ -1,8 +1,8 @@
 //! The lowest layer of a manager, and how its layers stand on each other.
 //!
 //! Modules, each using only what stands before it: `pause` < `process_tree` < `ablation, config, error,
-//! stats, trace` < `group` < `page, object` < `swap, vma, readahead, runs, lru` < `platform` < `core` <
-//! `reclaim` < `writeback` < `fault` < `space` < `manager`.
+//! stats, trace` < `group` < `page, object` < `swap, vma, readahead, learned, runs, lru` < `platform` <
+//! `core` < `reclaim` < `writeback` < `fault` < `space` < `manager`.
 //!
 //! From `core` on a layer is a type that owns the one below it, and what belongs to itself alone: [`Core`] is
 //! in `Reclaim`, that in `Writeback`, that in `Faults`, that in `Spaces`, of which a manager has one. A layer

@@ -8,11 +8,11 @@
 //!   it, or that the pages were read ahead and were evicted before any access.
 //! * At which page accesses began here that came from nowhere and went on to the next granule (the *mark*).
 //!
-//! A chunk goes from a mark to the next mark, to the first granule that is not linked, or a little farther than
-//! accesses have gone from the mark so far. An access that goes
-//! on is seen by what was touched lately in the same file, of whichever thread, so threads that read one chunk
-//! together are one reader. Accesses to mapped pages are not seen: where the page before the one that is
-//! touched is mapped, nothing is concluded of where accesses begin.
+//! A chunk goes from a mark to the next mark, to the first granule that is not linked, or a little farther
+//! than accesses have gone from the mark so far. An access that goes on is seen by what was touched lately in
+//! the same file, of whichever thread, so threads that read one chunk together are one reader. Accesses to
+//! mapped pages are not seen: where the page before the one that is touched is mapped, nothing is concluded
+//! of where accesses begin.
 //!
 //! Synchronization: one lock for all, held for some hundred nanoseconds in faults that map pages of files.
 
@@ -35,7 +35,8 @@ const BUDGET_SHARE: usize = 2_000;
 /// A balance goes from minus this to this. Two mistakes make what was always right unused.
 const MOST_BALANCE: i8 = 2;
 
-/// So many touches of a file are remembered, as a power of two: those of as many threads that read it at once.
+/// So many touches of a file are remembered, as a power of two: those of as many threads that read it at
+/// once.
 const LATELY: u64 = 128;
 
 /// Entries of the table of touches, as a power of two.
@@ -169,8 +170,8 @@ impl Learned {
         self.0.lock().chunk(object, index, most, mapped)
     }
 
-    /// Up to which page a thread that has come to page `index` of a file should have pages read ahead: the end
-    /// of the chunk that it is in. `None`: no chunk is known there.
+    /// Up to which page a thread that has come to page `index` of a file should have pages read ahead: the
+    /// end of the chunk that it is in. `None`: no chunk is known there.
     pub(crate) fn end(&self, object: u64, index: u64, most: u64) -> Option<u64> {
         let table = self.0.lock();
         let granule = index.checked_sub(1)? >> GRANULE_ORDER;
@@ -265,7 +266,7 @@ impl Table {
         let begin = self.begin(object, index, mapped)?;
         // A little farther, since of what accesses go through last only the first page is seen.
         let reach = u64::from(self.known(object, begin >> GRANULE_ORDER).reach) * REACH_UNIT;
-        let far = begin + (reach + reach / 4 + 1 << GRANULE_ORDER);
+        let far = begin + ((reach + reach / 4 + 1) << GRANULE_ORDER);
         let (end, is_bounded) = self.end(object, index, most.min(far.saturating_sub(index)));
         if end <= index {
             return None;

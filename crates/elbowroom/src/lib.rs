@@ -63,7 +63,7 @@ pub use process_tree::ShownAlone;
 pub use process_tree::{
     GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LargeProcess, LargestProcesses, LimitKey,
     Member, Others, OwnGroups, ProcessGauges, ProcessPressure, ProcessRow, ProcessTree, ProcessUse,
-    RunTotals, StallAverages, StalledFor, TreeLimits, TreeSnapshot,
+    RunTotals, StallAverages, StalledFor, TableFile, TreeLimits, TreeSnapshot,
 };
 pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, Mapping, PartialInsert, Place, Remap, Space,

@@ -16,11 +16,11 @@ use libc::{c_int, c_long, c_void, iovec, msghdr, socklen_t, ssize_t};
 use std::cell::Cell;
 use std::ops::Range;
 
-/// The most bytes whose pages are brought in for one call: so few that reclaim, even with the smallest budget,
-/// does not evict them before the call has used them.
+/// The most bytes whose pages are brought in for one call: so few that reclaim, even with the smallest
+/// budget, does not evict them before the call has used them.
 pub const MOST_BYTES: usize = 256 << 10;
-/// How often a call is made that says EFAULT although its pages were brought in: with a budget that is used up
-/// by other threads, reclaim evicts them again and again.
+/// How often a call is made that says EFAULT although its pages were brought in: with a budget that is used
+/// up by other threads, reclaim evicts them again and again.
 pub const MOST_CALLS: usize = 100;
 /// The most parts of a call whose pages are brought.
 const MOST_PARTS: usize = 1024;
@@ -72,8 +72,8 @@ fn managed_pages(manager: &Manager, part: &Part) -> Option<Range<usize>> {
     (len > 0 && manager.windows().intersects(part.at, len)).then_some(part.at & !(PAGE - 1)..end)
 }
 
-/// Brings in the pages of a part. `false` if no page of the part is managed, or a page cannot be brought in; the
-/// caller makes the call all the same, whose error tells the program why.
+/// Brings in the pages of a part. `false` if no page of the part is managed, or a page cannot be brought in;
+/// the caller makes the call all the same, whose error tells the program why.
 fn bring(process: &Process, manager: &Manager, part: &Part) -> bool {
     let Some(pages) = managed_pages(manager, part) else { return false };
     let advice = match part.does {
@@ -87,8 +87,8 @@ fn bring(process: &Process, manager: &Manager, part: &Part) -> bool {
     brought
 }
 
-/// Calls its parameter with each part of a call. This is a function and not a list, since a signal handler may
-/// make the call, and must not allocate.
+/// Calls its parameter with each part of a call. This is a function and not a list, since a signal handler
+/// may make the call, and must not allocate.
 type EachPart<'a> = &'a dyn Fn(&mut dyn FnMut(Part));
 
 /// Makes a call with the managed pages of these parts in memory. `call` is libc's own function, and may end

@@ -1,8 +1,8 @@
 //! Calls that may end their thread (by cancellation) while something is held that must be given back.
 //!
 //! A thread that is cancelled unwinds by force, and must not meet a value to drop. glibc keeps a list of
-//! functions for that, which it calls when it passes the frame of their buffer; POSIX' pthread_cleanup_push is
-//! a macro over the same functions.
+//! functions for that, which it calls when it passes the frame of their buffer; POSIX' pthread_cleanup_push
+//! is a macro over the same functions.
 
 use libc::{c_int, c_void};
 use std::mem::MaybeUninit;
@@ -24,11 +24,11 @@ unsafe extern "C" {
     fn _pthread_cleanup_pop(buffer: *mut Buffer, execute: c_int);
 }
 
-/// Makes a call. If the thread ends in it, `routine` is called with `argument`; else the caller does what is to be
-/// done.
+/// Makes a call. If the thread ends in it, `routine` is called with `argument`; else the caller does what is
+/// to be done.
 ///
-/// # Safety
-/// The routine may be called with the argument as long as the call is under way. The call has no values to drop.
+/// # Safety The routine may be called with the argument as long as the call is under way. The call has no
+/// values to drop.
 pub unsafe fn with_cleanup<R>(routine: Routine, argument: *mut c_void, call: impl FnOnce() -> R) -> R {
     let mut buffer = MaybeUninit::uninit();
     // SAFETY: the buffer lives until it is popped, in this frame.

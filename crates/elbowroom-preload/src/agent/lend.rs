@@ -206,9 +206,9 @@ fn lends(flags: c_int) -> Option<&'static Manager> {
     state::alive().filter(|_| flags & libc::MSG_ZEROCOPY != 0).map(|(_, manager)| manager)
 }
 
-/// Sends a buffer. Where only faults of instructions are served, a managed buffer goes to a stream in portions;
-/// to another socket it goes in one call, with its pages brought in before. `call` sends so many bytes from an
-/// address.
+/// Sends a buffer. Where only faults of instructions are served, a managed buffer goes to a stream in
+/// portions; to another socket it goes in one call, with its pages brought in before. `call` sends so many
+/// bytes from an address.
 fn send(
     socket: c_int,
     from: *const c_void,

@@ -1,14 +1,13 @@
-//! Reads what no thread waits for: the rest of chunks of which a thread has come to the first page, and what a
-//! program has advised to be read (MADV_WILLNEED). Piece by piece, so that the handler serves faults in
+//! Reads what no thread waits for: the rest of chunks of which a thread has come to the first page, and what
+//! a program has advised to be read (MADV_WILLNEED). Piece by piece, so that the handler serves faults in
 //! between, and no more than there is room for.
 
 use super::Faults;
 use super::Handler;
-use crate::config::MAX_FOLIO_ORDER;
+use super::io::Parts;
 use crate::group::{GroupId, limit_of};
 use crate::learned::Chunk;
 use crate::object::FileObject;
-use crate::page::Flag;
 use crate::platform::Platform;
 use elbowroom_machine::Mmu;
 use elbowroom_sync::Arc;
@@ -43,8 +42,8 @@ impl Ahead {
 }
 
 impl<P: Platform> Handler<'_, P> {
-    /// Starts reading the next piece. If frames run out, the rest of the piece is not read: no thread waits for
-    /// it.
+    /// Starts reading the next piece. If frames run out, the rest of the piece is not read: no thread waits
+    /// for it.
     pub(super) fn read_ahead(&mut self) {
         if !self.io.has_to_read(self.core.mmu.frames()) {
             return;
@@ -59,7 +58,7 @@ impl<P: Platform> Handler<'_, P> {
             return;
         }
         let cap = self.core.read_cap(object.group.get());
-        self.pass().prefetch(&object, piece.clone(), cap);
+        self.pass().prefetch(&object, piece.clone(), &Parts::UpTo(cap));
         if piece.end < pages.end {
             self.io.ahead.advised.push_front((object, piece.end..pages.end));
         }
@@ -69,8 +68,7 @@ impl<P: Platform> Handler<'_, P> {
     fn read_chunk(&mut self, object: Arc<FileObject>, chunk: Chunk) {
         let Range { start, end } = chunk.pages;
         let piece = start..end.min(start + self.core.tuning().ahead_piece_pages);
-        let order = |index| chunk.part_order(index, MAX_FOLIO_ORDER);
-        self.pass().prefetch_parts(&object, piece.clone(), Flag::Chunk, order);
+        self.pass().prefetch(&object, piece.clone(), &Parts::Of(&chunk));
         if piece.end < end {
             self.io.ahead.chunks.push_back((object, chunk.from(piece.end)));
         }

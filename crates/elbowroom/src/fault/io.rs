@@ -4,9 +4,10 @@ use super::Pass;
 use super::ahead::Ahead;
 use super::load::Load;
 use super::out_run::{Bytes, OutRun};
-use crate::config::{MAX_FOLIO_PAGES, UNDER_WAY_SHARE};
+use crate::config::{MAX_FOLIO_ORDER, MAX_FOLIO_PAGES, UNDER_WAY_SHARE};
 use crate::core::Arrived;
 use crate::group::{Charge, Frames};
+use crate::learned::Chunk;
 use crate::object::{FileObject, InsertError};
 use crate::page::{Flag, Folio, LockedFolio, Owner, Reading};
 use crate::platform::Platform;
@@ -98,6 +99,34 @@ impl Io {
         self.free_tokens.push(token as usize);
         self.under_way -= read.len;
         Some(read)
+    }
+}
+
+/// What is read together of pages that no thread waits for.
+pub(super) enum Parts<'a> {
+    /// So many pages at most.
+    UpTo(u64),
+    /// The parts of a chunk.
+    Of(&'a Chunk),
+}
+
+impl Parts<'_> {
+    /// log2 of the pages of the read at page `index`, where all up to `end` are to be read.
+    fn order(&self, index: u64, end: u64) -> u8 {
+        match self {
+            Self::UpTo(most) => {
+                (*most).clamp(1, MAX_FOLIO_PAGES).min((end - index).next_power_of_two()).ilog2() as u8
+            }
+            Self::Of(chunk) => chunk.part_order(index, MAX_FOLIO_ORDER),
+        }
+    }
+
+    /// The flag of the folios.
+    fn flag(&self) -> Flag {
+        match self {
+            Self::UpTo(_) => Flag::Readahead,
+            Self::Of(_) => Flag::Chunk,
+        }
     }
 }
 
@@ -231,26 +260,9 @@ impl<P: Platform> Pass<'_, P> {
         }
     }
 
-    /// Starts reading those of `pages` that are not in the cache, in reads of at most `cap` pages. Tells
-    /// whether any read was started. Stops when no frames can be had.
-    pub(super) fn prefetch(&mut self, object: &Arc<FileObject>, pages: Range<u64>, cap: u64) -> bool {
-        let end = pages.end.min(object.size_pages());
-        let most = cap.clamp(1, MAX_FOLIO_PAGES);
-        self.prefetch_parts(object, pages, Flag::Readahead, |index| {
-            most.min((end - index).next_power_of_two()).ilog2() as u8
-        })
-    }
-
-    /// Starts reading those of `pages` that are not in the cache. `flag`: of the folios. `order_at` gives log2
-    /// of the most pages of the read that has a page. Tells whether any read was started. Stops when no frames
-    /// can be had.
-    pub(super) fn prefetch_parts(
-        &mut self,
-        object: &Arc<FileObject>,
-        pages: Range<u64>,
-        flag: Flag,
-        order_at: impl Fn(u64) -> u8,
-    ) -> bool {
+    /// Starts reading those of `pages` that are not in the cache. Tells whether any read was started. Stops
+    /// when no frames can be had.
+    pub(super) fn prefetch(&mut self, object: &Arc<FileObject>, pages: Range<u64>, parts: &Parts) -> bool {
         let end = pages.end.min(object.size_pages());
         let mut index = pages.start;
         let mut started = false;
@@ -259,9 +271,9 @@ impl<P: Platform> Pass<'_, P> {
                 index = folio.range().end;
                 continue;
             }
-            let order = object.free_order(index, order_at(index), object.size_pages());
+            let order = object.free_order(index, parts.order(index, end), object.size_pages());
             let Ok(extent) = self.core.frames(object.group.get(), order, self.ready) else { break };
-            match self.start_read(object, index, extent, &[flag]) {
+            match self.start_read(object, index, extent, &[parts.flag()]) {
                 Ok(folio) => index = folio.range().end,
                 Err(_) => break,
             }

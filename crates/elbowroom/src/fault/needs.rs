@@ -7,6 +7,7 @@
 //! are queued after it, when nothing is held.
 
 use super::Pass;
+use super::io::Parts;
 use super::outcome::{Outcome, Reason};
 use crate::group::{Frames, GroupId, Payer, Purpose, StallKind};
 use crate::object::FileObject;
@@ -68,7 +69,7 @@ impl<P: Platform> Pass<'_, P> {
         self.begin_reads();
         if let Some((object, pages)) = self.ahead.take() {
             let count = pages.end - pages.start;
-            if self.prefetch(&object, pages.clone(), count) {
+            if self.prefetch(&object, pages.clone(), &Parts::UpTo(count)) {
                 self.core.streams.lock().note(fault.event.thread, object.serial, pages.start, count);
             }
         }

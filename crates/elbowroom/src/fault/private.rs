@@ -126,7 +126,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let alone = order == 0 && !fault.alone && vma.spec.object.is_none();
         let in_pool = !matches!(source, Source::File(_));
         let around = if alone {
-            core.runs().around(page, in_pool, core.is_plenty())
+            core.patterns().anon.around(page, in_pool, core.is_plenty())
         } else {
             Around { order, counted: false }
         };
@@ -151,7 +151,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         let is_whole = run.order() >= around.order;
         let sparse = around.counted && (frames.order() > 0 || in_pieces);
         if sparse && (is_whole || !in_pieces) {
-            core.runs().probe(run.first, frames.order(), frames.pages() as u32 - 1);
+            core.patterns().anon.probe(run.first, frames.order(), frames.pages() as u32 - 1);
         }
         if order == RUN_ORDER && run.first == page {
             self.swap_ahead(mm, vma, run.pages().end);
@@ -163,7 +163,7 @@ impl<'a, P: Platform> Pass<'a, P> {
                 let rest = self.swap_rest(mm, vma, page, around.order, sparse);
                 if sparse {
                     let first = page >> around.order << around.order;
-                    core.runs().probe(first, around.order, own - 1 + rest);
+                    core.patterns().anon.probe(first, around.order, own - 1 + rest);
                 }
             }
             return reading.map_or(Outcome::Again, |folio| Outcome::Wait(Reason::Folio(folio)));
@@ -238,7 +238,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if !core.swap.is_on() || vma.spec.object.is_some() || fault.alone {
             return 1;
         }
-        let pages = core.runs().pages(fault.event.thread, page, most, core.is_plenty());
+        let pages = core.patterns().anon.pages(fault.event.thread, page, most, core.is_plenty());
         if pages > 1 {
             return pages;
         }
@@ -255,7 +255,7 @@ impl<'a, P: Platform> Pass<'a, P> {
     pub(super) fn note_run(&self, page: u64, pages: &Range<u64>, fault: &Parked) {
         if self.core.swap.is_on() {
             let brought = (pages.start, pages.end - pages.start);
-            self.core.runs().note(fault.event.thread, page, brought);
+            self.core.patterns().anon.note(fault.event.thread, page, brought);
         }
     }
 
@@ -468,7 +468,7 @@ impl<P: Platform> Faults<P> {
         // If the page is mapped, the fault is for the right to store, and says nothing of the neighbours.
         let mapped = folio.body_mut().extent().is_mapped((first as usize) << PAGE_SHIFT, at);
         let is_run = (1..=RUN_ORDER).contains(&folio.order) && folio.state.test(Flag::Used);
-        let runs = self.runs();
+        let runs = &self.patterns().anon;
         let order = if mapped || !is_run || folio.state.test(Flag::Sparse) {
             folio.order
         } else {
@@ -540,7 +540,8 @@ impl<P: Platform> Faults<P> {
         let alone = folio.body().spaces() == 1;
         let at = (addr - base) >> PAGE_SHIFT;
         let present = folio.body_mut().extent().is_mapped(base, at);
-        let sparse = !present && folio.state.test(Flag::Sparse) && self.runs().touched(first + at as u64);
+        let sparse =
+            !present && folio.state.test(Flag::Sparse) && self.patterns().anon.touched(first + at as u64);
         let order = if sparse { 0 } else { order };
         if !present {
             self.note_mapped(folio);

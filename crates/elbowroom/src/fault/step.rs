@@ -98,7 +98,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             if core.config.ablation.learned_chunks && vma.spec.pattern == Pattern::Detect {
                 let of_chunk = folio.state.test(Flag::Chunk);
                 let access = Reached { index, folio: folio.range(), is_first, of_chunk };
-                core.learned().touched(object.serial, &access, |page| is_mapped(object, page));
+                core.patterns().files.touched(object.serial, &access, |page| is_mapped(object, page));
             }
         }
         if step.is_mapped_now() && !fault.event.write && !object.is_memory() {
@@ -207,7 +207,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         if waited_for_it && !fault.alone {
             core.counters.add(Event::RetryIoMiss, 1);
         }
-        let chunk = if fault.alone { None } else { core.chunk_at(vma, object, index) };
+        let chunk = if fault.alone { None } else { chunk_at(core, vma, object, index) };
         let order = if fault.alone {
             0
         } else if let Some(chunk) = &chunk {
@@ -223,23 +223,17 @@ impl<'a, P: Platform> Pass<'a, P> {
         };
         match self.start_read(object, index, extent, &[]) {
             Ok(folio) => {
-                if let Some(chunk) = chunk {
-                    self.read_chunk(object, chunk.from(folio.range().end));
+                if let (Some(chunk), Some(io)) = (chunk, self.io.as_deref_mut()) {
+                    let rest = chunk.from(folio.range().end);
+                    core.counters.add(Event::ChunkReads, 1);
+                    core.patterns().files.note_read(object.serial, rest.pages.end - rest.pages.start);
+                    io.ahead.chunk(object.clone(), rest);
                 }
                 core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
                 Outcome::Wait(Reason::Folio(folio))
             }
             Err(InsertError::Exists) => Outcome::Again,
             Err(InsertError::Closed) => core.refuse(fault.event.addr, bus(vma), || true),
-        }
-    }
-
-    /// Has the rest of a chunk read, of which a thread has come to the first page.
-    fn read_chunk(&mut self, object: &Arc<FileObject>, rest: Chunk) {
-        self.core.counters.add(Event::ChunkReads, 1);
-        self.core.learned().note_read(object.serial, rest.pages.end - rest.pages.start);
-        if let Some(io) = self.io.as_deref_mut() {
-            io.ahead.chunk(object.clone(), rest);
         }
     }
 
@@ -264,7 +258,7 @@ impl<'a, P: Platform> Pass<'a, P> {
         );
         let Some((start, pages)) = next else { return };
         let learned = core.config.ablation.learned_chunks;
-        let known = if learned { core.learned().end(object.serial, start, pages) } else { None };
+        let known = if learned { core.patterns().files.end(object.serial, start, pages) } else { None };
         let end = (start + pages).min(known.unwrap_or(u64::MAX));
         if start < end.min(object.size_pages()).min(vma.pages().end) {
             self.ahead = Some((object.clone(), start..end));
@@ -280,6 +274,22 @@ const DENIED_AHEAD: usize = 63;
 /// that reason first.
 pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
+}
+
+/// The pages of the chunk that begins at page `index` of a file, if one is known and there is room for it.
+fn chunk_at<P: Platform>(
+    core: &Faults<P>,
+    vma: &VmaGuard<'_>,
+    object: &FileObject,
+    index: u64,
+) -> Option<Chunk> {
+    if !core.config.ablation.learned_chunks || vma.spec.pattern != Pattern::Detect {
+        return None;
+    }
+    let (most, mapped) = (core.read_cap(object.group.get()) / CHUNK_SHARE, |page| is_mapped(object, page));
+    let mut chunk = core.patterns().files.chunk(object.serial, index, most, mapped)?;
+    chunk.pages.end = chunk.pages.end.min(object.size_pages()).min(vma.pages().end);
+    (chunk.pages.end > index).then_some(chunk)
 }
 
 /// Whether a page is mapped, or was, and so accesses to it may go unseen.
@@ -318,17 +328,6 @@ fn forbidden(prot: Prot, write: bool) -> Option<Denial> {
 }
 
 impl<P: Platform> Faults<P> {
-    /// The pages of the chunk that begins at page `index` of a file, if one is known and there is room for it.
-    fn chunk_at(&self, vma: &VmaGuard<'_>, object: &FileObject, index: u64) -> Option<Chunk> {
-        if !self.config.ablation.learned_chunks || vma.spec.pattern != Pattern::Detect {
-            return None;
-        }
-        let most = self.read_cap(object.group.get()) / CHUNK_SHARE;
-        let mut chunk = self.learned().chunk(object.serial, index, most, |page| is_mapped(object, page))?;
-        chunk.pages.end = chunk.pages.end.min(object.size_pages()).min(vma.pages().end);
-        (chunk.pages.end > index).then_some(chunk)
-    }
-
     /// Whether looks take the layout lock because an improvement is switched off: per-VMA locks, or (after
     /// a wait for I/O) the retry under the per-VMA lock.
     fn looks_locked(&self, fault: &Parked) -> bool {

@@ -209,8 +209,8 @@ enum Refused {
 impl Group {
     /// Sets how much is freed ahead, by what was allocated since the last call: `now` is the time. Calls that
     /// follow within a millisecond change nothing, and of a long pause the last [`LONGEST_LOOK`] count. If
-    /// less than a batch would be freed, nothing is: a thread that is refused memory frees a batch itself, and
-    /// evicting a large folio for a few pages takes memory from a small group.
+    /// less than a batch would be freed, nothing is: a thread that is refused memory frees a batch itself,
+    /// and evicting a large folio for a few pages takes memory from a small group.
     fn look_ahead(&self, now: Duration) {
         let (usage, now) = (&self.usage, now.as_nanos() as u64);
         let time = now.saturating_sub(usage.seen_at.load(Ordering::Relaxed));

@@ -154,8 +154,8 @@ fn go_through(cache: &mut Cache, chunks: &[Range<u64>], times: u64, seed: &mut u
     (read as f64 / missing.max(1) as f64, waits as f64 / times as f64)
 }
 
-/// Rounds through chunks of these lengths, in a file that is four times the cache: pages read for each one that
-/// was missing, and faults for each chunk, round by round.
+/// Rounds through chunks of these lengths, in a file that is four times the cache: pages read for each one
+/// that was missing, and faults for each chunk, round by round.
 fn rounds(lengths: impl Fn(u64) -> u64, size: u64, rounds: usize, is_on: bool) -> Vec<(f64, f64)> {
     let all = chunks(lengths, size);
     let (mut cache, mut seed) = (Cache::new(size / 4, size, is_on), 7);

@@ -1,6 +1,6 @@
 //! A program that uses the library, as a run of one process: so that `elbowroom top` and `ctl` see it.
 
-use super::table::ProcessTree;
+use super::file::TableFile;
 use super::{Member, TreeLimits};
 use elbowroom_machine::own_pid;
 use elbowroom_sync::Arc;
@@ -34,7 +34,7 @@ impl ShownAlone {
     /// The file cannot be made.
     pub fn new(directory: &Path, memory: u64, swap: u64) -> io::Result<Self> {
         let limits = TreeLimits { max: memory, each: None, swap_max: swap };
-        let (path, tree) = ProcessTree::make_in(directory, &limits)?;
+        let (path, tree) = TableFile::make(directory, &limits)?;
         Ok(Self { member: Arc::new(Member::enter(Arc::new(tree))), path, maker: own_pid() })
     }
 

@@ -8,20 +8,24 @@ use std::io::{self, Write};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
-impl ProcessTree {
+/// The files that have tables.
+#[derive(Debug)]
+pub struct TableFile(());
+
+impl TableFile {
     /// The names of tables begin with this. The id of the process that has made the table follows, and a
     /// number.
-    pub const FILE_PREFIX: &str = "elbowroom-run-";
+    pub const PREFIX: &str = "elbowroom-run-";
 
-    /// Makes a table in a new file of `directory`, and returns its path, too. `elbowroom top` looks for tables
-    /// in XDG_RUNTIME_DIR, /dev/shm and /tmp.
+    /// Makes a table in a new file of `directory`, and returns its path, too. `elbowroom top` looks for
+    /// tables in XDG_RUNTIME_DIR, /dev/shm and /tmp.
     ///
     /// # Errors
     /// The file cannot be made.
-    pub fn make_in(directory: &Path, limits: &TreeLimits) -> io::Result<(PathBuf, Self)> {
+    pub fn make(directory: &Path, limits: &TreeLimits) -> io::Result<(PathBuf, ProcessTree)> {
         // A process may have several managers, and each has a table.
         for nth in 0..u32::MAX {
-            let path = directory.join(format!("{}{}-{nth:08x}", Self::FILE_PREFIX, own_pid()));
+            let path = directory.join(format!("{}{}-{nth:08x}", Self::PREFIX, own_pid()));
             let mut file =
                 match OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&path) {
                     Err(error) if error.kind() == io::ErrorKind::AlreadyExists => continue,
@@ -29,8 +33,9 @@ impl ProcessTree {
                 };
             // All blocks are allocated now: on a full tmpfs a store to the mapped table would be a SIGBUS
             // later.
-            let made =
-                file.write_all(&vec![0; Self::BYTES as usize]).and_then(|()| Self::create(&file, limits));
+            let made = file
+                .write_all(&vec![0; ProcessTree::BYTES as usize])
+                .and_then(|()| ProcessTree::create(&file, limits));
             let tree = made.inspect_err(|_| _ = fs::remove_file(&path))?;
             return Ok((path, tree));
         }

@@ -30,6 +30,7 @@ mod view;
 pub use alone::ShownAlone;
 pub(crate) use choice::{BLOCK, KEPT};
 pub use ended::{LargeProcess, LargestProcesses};
+pub use file::TableFile;
 pub use gauges::{ProcessGauges, ProcessPressure, StallAverages, StalledFor};
 pub(crate) use groups::Progress;
 pub use groups::{GroupAnswer, GroupRequest, GroupRow, GroupTable, GroupUse, LimitKey, OwnGroups};

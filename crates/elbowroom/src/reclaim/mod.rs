@@ -66,6 +66,14 @@ enum Met<'a> {
     Not(Arc<Folio>, Fate),
 }
 
+/// How memory is used: what is worth bringing together.
+pub(crate) struct Patterns {
+    /// Which parts of files are read whole.
+    pub(crate) files: Learned,
+    /// What of anonymous memory comes in together, and whether all of it was wanted.
+    pub(crate) anon: Runs,
+}
+
 /// The lists of folios, and what frees their frames.
 pub(crate) struct Reclaim<P: Platform> {
     core: Core<P>,
@@ -73,10 +81,7 @@ pub(crate) struct Reclaim<P: Platform> {
     policy: TwoLists,
     /// What it cost lately to take from each group and kind.
     costs: CostTable,
-    /// Which parts of files are read whole.
-    learned: Learned,
-    /// How anonymous memory is used: what comes in together, and whether all of it was wanted.
-    runs: Runs,
+    patterns: Patterns,
     /// The bell that wakes the thread that keeps frames at hand.
     supply: SupplyBell,
     began: Instant,
@@ -143,22 +148,19 @@ impl<P: Platform> Reclaim<P> {
             lists: Lruvecs::new(core.mmu.frames(), &core.locks),
             policy: TwoLists::new(&core.config.ablation),
             costs: CostTable::new(&core.locks),
-            learned: Learned::new(core.mmu.frames() * PAGE_SIZE, &core.locks),
-            runs: Runs::new(core.mmu.frames(), &core.locks),
+            patterns: Patterns {
+                files: Learned::new(core.mmu.frames() * PAGE_SIZE, &core.locks),
+                anon: Runs::new(core.mmu.frames(), &core.locks),
+            },
             supply: SupplyBell::new(core.config.member.as_ref(), &core.locks),
             began: Instant::now(),
             core,
         }
     }
 
-    /// Which parts of files are read whole.
-    pub(crate) fn learned(&self) -> &Learned {
-        &self.learned
-    }
-
-    /// How anonymous memory is used.
-    pub(crate) fn runs(&self) -> &Runs {
-        &self.runs
+    /// How memory is used.
+    pub(crate) fn patterns(&self) -> &Patterns {
+        &self.patterns
     }
 
     /// The process's part of the run's budget, if it is the process of a run.
@@ -474,7 +476,7 @@ impl<P: Platform> Reclaim<P> {
             self.lists.note_evicted(object.serial, folio);
             if !folio.state.test(Flag::Used) && !object.is_memory() {
                 self.counters.add(Event::UnusedPages, folio.pages());
-                self.learned.unused(object.serial, folio.range());
+                self.patterns.files.unused(object.serial, folio.range());
             }
         }
         self.counters.add(Event::EvictedPages, folio.pages());
