@@ -399,8 +399,8 @@ impl Workload {
 
     /// The size of each file.
     pub fn file_size(&self) -> Size {
-        if let (Self::Moe(_), Some(layout)) = (self, self.layout()) {
-            return Size::from_bytes(layout.end());
+        if let Self::Moe(args) = self {
+            return Size::from_bytes(args.layout().end());
         }
         self.common().file_size.unwrap_or_else(|| {
             let budget = self.memory().bytes().next_multiple_of(PAGE_BYTES);
@@ -501,7 +501,7 @@ impl Workload {
             Self::Chunks(args) => {
                 Layout::fill(self.file_size().bytes(), args.chunk, args.align.bytes(), args.seed)
             }
-            Self::Moe(args) => Some(args.model.layout(args.weights(), args.align.bytes(), args.seed)),
+            Self::Moe(args) => Some(args.layout()),
             _ => None,
         }
     }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Arg, Args, ValueEnum};
 use serde::Serialize;
 
-use crate::chunks::ChunkSizes;
+use crate::chunks::{ChunkSizes, Layout};
 use crate::engine::Engine;
 use crate::routing::{Model, Recipe, Weights};
 use crate::size::Size;
@@ -166,6 +166,11 @@ impl MoeArgs {
     /// How large the parts of the model are.
     pub(crate) fn weights(&self) -> Weights {
         Weights { expert_bytes: self.expert_size.bytes(), dense_bytes: self.dense.bytes() }
+    }
+
+    /// Where these are in the file.
+    pub(crate) fn layout(&self) -> Layout {
+        self.model.layout(self.weights(), self.align.bytes(), self.seed)
     }
 
     /// How the routing is drawn.
