@@ -35,9 +35,13 @@ const BUDGET_SHARE: usize = 2_000;
 /// A balance goes from minus this to this. Two mistakes make what was always right unused.
 const MOST_BALANCE: i8 = 2;
 
-/// So many touches of a file are remembered, as a power of two: those of as many threads that read it at
-/// once.
-const LATELY: u64 = 128;
+/// An access goes on with another one if that was one of the last so many touches of the file: those of as
+/// many threads that read it at once.
+const LATELY: u64 = 64;
+
+/// And if it is at most so many pages away from what came with the other one: threads that go through a chunk
+/// together take turns with smaller parts than a granule.
+const NEAR: u64 = 8;
 
 /// Entries of the table of touches, as a power of two.
 const TOUCHES: usize = 1024;
@@ -45,10 +49,11 @@ const TOUCHES: usize = 1024;
 /// Files of which it is known how much was read for nothing.
 const FILES: usize = 64;
 
-/// Of the chunks of a file that were read, and of the budget, one part in so many may not have been accessed
-/// yet. If it is more, chunks of that file are read whole only one time in [`TRY_ONE_IN`].
-const USED_SHARE: u64 = 8;
-const BUDGET_AHEAD: u64 = 16;
+/// Of what was read of a file's chunks ahead of threads, as much may wait for an access as one part in so
+/// many of what was accessed, or of the budget. If it is more, chunks of that file are read whole only one
+/// time in [`TRY_ONE_IN`].
+const USED_SHARE: u64 = 4;
+const BUDGET_AHEAD: u64 = 8;
 const TRY_ONE_IN: u64 = 16;
 
 /// After so many touches of a file what was counted before counts half.
@@ -99,6 +104,8 @@ struct Touch {
     granule: u64,
     /// The granule of the access itself; between the two all pages were brought at once.
     from: u64,
+    /// The page behind all of these.
+    end: u64,
     /// The access had come to that granule from the one before.
     entered: bool,
     /// The granule with the mark at which accesses began that have come here; `None`: it is not known.
@@ -331,6 +338,7 @@ impl Table {
         let (mut entered, mut origin) = (false, None);
         if own.is_none() {
             let before = granule.checked_sub(1).and_then(|before| lately(self, before));
+            let before = before.filter(|before| before.end.abs_diff(access.index) <= NEAR);
             let after = lately(self, granule + 1);
             entered = before.is_some();
             origin = before.and_then(|before| before.origin);
@@ -344,12 +352,35 @@ impl Table {
             self.touches = vec![Touch::default(); TOUCHES];
         }
         // An access that stays in what it was in is the same one.
-        let new = Touch { object, granule, from: granule, entered, origin, at: now };
-        let touch = own.map_or(new, |own| Touch { at: now, ..own });
+        let end = access.folio.end;
+        let new = Touch { object, granule, from: granule, end, entered, origin, at: now };
+        let touch = own.map_or(new, |own| Touch { end, at: now, ..own });
         let last = access.folio.end.saturating_sub(1) >> GRANULE_ORDER;
+        if access.is_first && !access.of_chunk {
+            self.guess(object, granule..last + 1, touch.origin);
+        }
         for touched in [granule, last] {
             self.touches[hash(object, touched) as usize % TOUCHES] = Touch { granule: touched, ..touch };
         }
+    }
+
+    /// All of these granules were read with the first one, to which an access has come, since accesses went
+    /// on before: where nothing is known, they are taken to go on. If they do not, the next read shows that,
+    /// in which the pages behind are a part of their own.
+    fn guess(&mut self, object: u64, granules: Range<u64>, origin: Option<u64>) {
+        let last = granules.end - 1;
+        if let Some(origin) = origin.filter(|origin| *origin < last) {
+            self.note_reach(object, origin, last);
+        }
+        for granule in granules.skip(1) {
+            self.change(object, granule, |known| known.link += i8::from(known.link == 0));
+        }
+    }
+
+    /// Accesses that began at a mark have come to a granule.
+    fn note_reach(&mut self, object: u64, origin: u64, granule: u64) {
+        let reach = (granule - origin).div_ceil(REACH_UNIT).min(u8::MAX.into()) as u8;
+        self.change(object, origin, |known| known.reach = known.reach.max(reach));
     }
 
     /// An access has come to a granule from the one before, having gone through all that came with the access
@@ -363,8 +394,7 @@ impl Table {
             });
         }
         if let Some(origin) = before.origin.filter(|origin| *origin < granule) {
-            let reach = (granule - origin).div_ceil(REACH_UNIT).min(u8::MAX.into()) as u8;
-            self.change(object, origin, |known| known.reach = known.reach.max(reach));
+            self.note_reach(object, origin, granule);
         }
         for passed in before.from.min(granule) + 1..=granule {
             self.change(object, passed, |known| {

@@ -274,7 +274,12 @@ impl<P: Platform> Pass<'_, P> {
             let order = object.free_order(index, parts.order(index, end), object.size_pages());
             let Ok(extent) = self.core.frames(object.group.get(), order, self.ready) else { break };
             match self.start_read(object, index, extent, &[parts.flag()]) {
-                Ok(folio) => index = folio.range().end,
+                Ok(folio) => {
+                    index = folio.range().end;
+                    if let Parts::Of(_) = parts {
+                        self.core.patterns().files.note_read(object.serial, folio.pages());
+                    }
+                }
                 Err(_) => break,
             }
             started = true;

@@ -224,10 +224,8 @@ impl<'a, P: Platform> Pass<'a, P> {
         match self.start_read(object, index, extent, &[]) {
             Ok(folio) => {
                 if let (Some(chunk), Some(io)) = (chunk, self.io.as_deref_mut()) {
-                    let rest = chunk.from(folio.range().end);
                     core.counters.add(Event::ChunkReads, 1);
-                    core.patterns().files.note_read(object.serial, rest.pages.end - rest.pages.start);
-                    io.ahead.chunk(object.clone(), rest);
+                    io.ahead.chunk(object.clone(), chunk.from(folio.range().end));
                 }
                 core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
                 Outcome::Wait(Reason::Folio(folio))

@@ -89,12 +89,15 @@ impl Cache {
         let end = chunk.pages.end.min(self.size);
         let first = self.insert(page, chunk.part_order(page, 6), false);
         self.streams.note(1, FILE, first.start, first.end - first.start);
-        self.learned.note_read(FILE, chunk.pages.end.saturating_sub(first.end));
         let mut at = first.end;
         while at < end {
             at = match self.folio(at) {
                 Some((first, pages)) => first + pages,
-                None => self.insert(at, chunk.part_order(at, 9), true).end,
+                None => {
+                    let part = self.insert(at, chunk.part_order(at, 9), true);
+                    self.learned.note_read(FILE, part.end - part.start);
+                    part.end
+                }
             };
         }
     }
@@ -205,7 +208,8 @@ fn pages_at_random_are_read_alone() {
         [(); 3].map(|()| read(&mut cache, &mut seed))
     });
     let [on, off] = after;
-    assert!(on[0] < off[0] + 0.1 && on[1] < 1.1 && on[2] < 1.1, "{on:?}, off {off:?}");
+    let mean = on.iter().sum::<f64>() / 3.0;
+    assert!(mean < 1.1 && on[2] < 1.05, "{on:?}, off {off:?}");
 }
 
 #[test]
