@@ -56,6 +56,9 @@ const USED_SHARE: u64 = 4;
 const BUDGET_AHEAD: u64 = 8;
 const TRY_ONE_IN: u64 = 16;
 
+/// When so many chunks of a file are equally long, others are taken to be so, too.
+const AGREED: i8 = 4;
+
 /// After so many touches of a file what was counted before counts half.
 const COUNTED_TOUCHES: u64 = 1 << 16;
 
@@ -124,6 +127,10 @@ struct Use {
     /// Those of them that were accessed.
     used: u64,
     tries: u64,
+    /// How long its chunks are of which begin and end are known, in pages; and how many were so long, less
+    /// two for each one that was not.
+    length: u64,
+    agreed: i8,
 }
 
 /// An access to page `index`, which has mapped pages of a folio.
@@ -216,6 +223,23 @@ impl Use {
         }
     }
 
+    /// Notes how long a chunk is whose begin and end are known.
+    fn note_length(&mut self, pages: u64) {
+        // Where chunks are no multiples of a page, their lengths differ by one.
+        if self.length.abs_diff(pages) <= 1 {
+            self.agreed = (self.agreed + 1).min(2 * AGREED);
+        } else if self.agreed > 0 {
+            self.agreed = (self.agreed - 2).max(0);
+        } else {
+            self.length = pages;
+        }
+    }
+
+    /// How long the chunks of the file are, if nearly all are equally long.
+    fn usual_length(&self) -> Option<u64> {
+        (self.agreed >= AGREED).then_some(self.length)
+    }
+
     /// Whether reading whole chunks of the file is worth it, or is to be tried again. `ahead`: how many pages
     /// may be read that were not accessed yet.
     fn is_worth_it(&mut self, ahead: u64) -> bool {
@@ -270,19 +294,67 @@ impl Table {
 
     /// [`Learned::chunk`].
     fn chunk(&mut self, object: u64, index: u64, most: u64, mapped: impl Fn(u64) -> bool) -> Option<Chunk> {
-        let begin = self.begin(object, index, mapped)?;
+        let begin = self.begin(object, index, &mapped);
+        let known = begin.map(|begin| self.known_chunk(object, begin, index, most));
+        let chunk = match known {
+            Some(known) if known.is_bounded => {
+                if begin == Some(index) {
+                    self.file(object).note_length(known.pages.end - index);
+                }
+                known
+            }
+            known => {
+                let begin = begin.or_else(|| self.comes_from_nowhere(object, index, mapped).then_some(index));
+                let (Some(length), Some(begin)) = (self.file(object).usual_length(), begin) else {
+                    return known.filter(|known| self.is_worth_it(object, known));
+                };
+                let most = most.min((begin + length).saturating_sub(index));
+                let end = self.end_of_unknown(object, index, most);
+                let is_longer = |known: &Chunk| known.pages.end >= end;
+                known.filter(is_longer).unwrap_or(Chunk { pages: index..end, is_bounded: true })
+            }
+        };
+        self.is_worth_it(object, &chunk).then_some(chunk)
+    }
+
+    /// What is known of the chunk that begins at the mark `begin`, from page `index` on.
+    fn known_chunk(&self, object: u64, begin: u64, index: u64, most: u64) -> Chunk {
         // A little farther, since of what accesses go through last only the first page is seen.
         let reach = u64::from(self.known(object, begin >> GRANULE_ORDER).reach) * REACH_UNIT;
         let far = begin + ((reach + reach / 4 + 1) << GRANULE_ORDER);
         let (end, is_bounded) = self.end(object, index, most.min(far.saturating_sub(index)));
-        if end <= index {
-            return None;
-        }
-        // Shorter runs are had by the size of the file's usual runs.
-        let crosses = begin >> GRANULE_ORDER != (end - 1) >> GRANULE_ORDER;
+        Chunk { pages: index..end, is_bounded }
+    }
+
+    /// Whether to read the chunk. Not if it is within a granule: so short runs are had by the size of the
+    /// file's usual runs.
+    fn is_worth_it(&mut self, object: u64, chunk: &Chunk) -> bool {
+        let Range { start, end } = chunk.pages;
         let ahead = self.ahead;
-        let worth_it = crosses && self.file(object).is_worth_it(ahead);
-        worth_it.then_some(Chunk { pages: index..end, is_bounded })
+        end > start && start >> GRANULE_ORDER != (end - 1) >> GRANULE_ORDER && {
+            self.file(object).is_worth_it(ahead)
+        }
+    }
+
+    /// Whether an access to a page goes on with no other one, as far as can be seen, and nothing is known of
+    /// where accesses that come to it begin.
+    fn comes_from_nowhere(&mut self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> bool {
+        let (now, granule) = (self.file(object).touches, index >> GRANULE_ORDER);
+        let near = granule.saturating_sub(1)..=granule + 1;
+        let goes_on = near.into_iter().any(|granule| self.touch(object, granule, now).is_some());
+        !goes_on && self.known(object, granule).link <= 0 && !(index > 0 && mapped(index - 1))
+    }
+
+    /// Behind which page a chunk ends of which only the usual length is known, at most `most` pages from page
+    /// `index`: before the next mark.
+    fn end_of_unknown(&self, object: u64, index: u64, most: u64) -> u64 {
+        let granules = index >> GRANULE_ORDER..(index + most).div_ceil(GRANULE);
+        let marks = granules.filter_map(|granule| {
+            let known = self.known(object, granule);
+            let mark = (granule << GRANULE_ORDER) + u64::from(known.first);
+            (known.begins > 0 && mark > index).then_some(mark)
+        });
+        marks.min().unwrap_or(u64::MAX).min(index + most)
     }
 
     /// The page of the mark from which pages are mapped up to `index`, which is not.
