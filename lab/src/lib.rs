@@ -46,6 +46,7 @@ mod lru;
 mod origin;
 mod output;
 mod page;
+pub mod plan;
 pub mod procfs;
 mod programs;
 mod progress;

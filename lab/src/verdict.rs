@@ -41,8 +41,15 @@ const LESS: [&str; 17] = [
     "peak_sampled_bytes",
 ];
 /// Counts of which more is better.
-const MORE: [&str; 6] =
-    ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault", "hits", "got_of_device"];
+const MORE: [&str; 7] = [
+    "rounds",
+    "reader_passes",
+    "pages_per_fault",
+    "random_pages_per_fault",
+    "hits",
+    "cyclic_hits",
+    "got_of_device",
+];
 /// The beginnings of what is neither, whatever its unit: amounts of work, and what something else is measured
 /// beside.
 const NEITHER: [&str; 9] = [
