@@ -69,6 +69,8 @@ const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 
 /// What a program with a cache of its own needs beside it, in bytes; and a thirty-second of the budget.
 const OWN_BYTES: u64 = 4 << 20;
+/// What it needs for each chunk that is in its cache, in bytes, at most.
+const OWN_BYTES_PER_CHUNK: u64 = 256;
 
 const IO_RETRY_EXAMPLES: &str = "Examples:
   elbowroom lab run io-retry --threads 100 --memory 240M --kernel-readahead 128K
@@ -540,10 +542,18 @@ impl Workload {
         [("--way", way.into()), ("--cache-bytes", self.cache_bytes().to_string())]
     }
 
-    /// What of the budget the engine `cache` has for chunks; the rest is for the program itself.
+    /// What of the budget the engine `cache` has for chunks, in bytes. The rest is for the program itself,
+    /// for what it knows of all chunks, and of those that are there.
     pub(crate) fn cache_bytes(&self) -> u64 {
-        let memory = self.memory().bytes();
-        memory.saturating_sub(OWN_BYTES + memory / 32)
+        let (memory, layout) = (self.memory().bytes(), self.layout());
+        let (count, largest) = layout.map_or((0, PAGE_BYTES), |layout| (layout.count(), layout.largest()));
+        let vectors = match self {
+            Self::Vector(args) => self.file_size().bytes() / args.shape.vector_size.bytes(),
+            _ => 0,
+        };
+        let own = OWN_BYTES + memory / 32 + 24 * count + 4 * vectors;
+        let left = u128::from(memory.saturating_sub(own));
+        (left * u128::from(largest) / u128::from(largest + OWN_BYTES_PER_CHUNK)) as u64
     }
 
     /// What is read, where the workload is of chunks that are drawn.

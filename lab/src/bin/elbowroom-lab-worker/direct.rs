@@ -1,6 +1,7 @@
 //! The engine `device`: chunks are read at random places by direct reads, at several depths one after the
 //! other, and nothing is kept. It tells what the device can give.
 
+use std::slice::from_ref;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -95,7 +96,7 @@ impl Reader<'_> {
             let place = self.places.lock().expect("no reader panics").next();
             let len = place.end - place.start;
             let before = now_ns();
-            memory.fill(&[0..len], &file, place.start).context("a direct read failed")?;
+            memory.fill(from_ref(&(0..len)), &file, place.start).context("a direct read failed")?;
             self.tally.operation_took(Phase::Busy, now_ns() - before);
             for (at, page) in (place.start / PAGE_BYTES..place.end / PAGE_BYTES).enumerate() {
                 let (got, expected) = (memory.stamp_at(at as u64), content::stamp(self.common.seed, 0, page));
