@@ -123,7 +123,7 @@ const SEEDS_EXAMPLES: &str = "Examples:
   elbowroom lab seeds --json seeds.json -o report.html
   elbowroom lab seeds --only lock-wait,file-map-churn --runs 5 -o locks.html
 
-It takes about 8 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
+It takes about 9 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
 is 1 if a workload failed, and 130 after a signal.";
 
 const REPORT_EXAMPLES: &str = "Examples:
