@@ -268,7 +268,7 @@ fn cyclic_hits(record: &Record) -> Option<f64> {
 const CYCLIC: &[Metric] = &[
     metric("cyclic_gigabytes_per_second", "cyclic passes", Unit::GigabytesPerSecond, cyclic_rate),
     metric("cyclic_rounds_per_second", "rounds/s after the first", Unit::PerSecond, cyclic_rounds),
-    metric("cyclic_hits", "hits after the second round", Unit::Percent, cyclic_hits),
+    metric("cyclic_hits_percent", "hits after the second round", Unit::Percent, cyclic_hits),
     metric("first_pass_gigabytes_per_second", "first pass", Unit::GigabytesPerSecond, first_pass_rate),
 ];
 
@@ -486,15 +486,23 @@ const OF_CHUNKS: &[Metric] = &[
     }),
     metric("read_of_device", "  of device", Unit::Ratio, |r| of_device(r, device_rate(r))),
     metric("amplification_ratio", "read / what LRU misses", Unit::Ratio, amplification),
-    metric("hits", "hits: wanted and not read", Unit::Percent, hits),
-    metric("lru_hits", "  LRU of chunks", Unit::Percent, lru_hits),
+    metric("hits_percent", "hits: wanted and not read", Unit::Percent, hits),
+    metric("lru_hits_percent", "  LRU of chunks", Unit::Percent, lru_hits),
     metric("cpu_ns_per_megabyte", "CPU per MB, worker", Unit::Nanoseconds, |r| {
         per_page(r, (r.cpu_user_ns + r.cpu_system_ns) as f64 * 1e6 / PAGE_BYTES as f64)
     }),
-    metric("depth_1", "device at depth 1", Unit::MegabytesPerSecond, |r| depth_rate(r, 0)),
-    metric("depth_4", "device at depth 4", Unit::MegabytesPerSecond, |r| depth_rate(r, 1)),
-    metric("depth_16", "device at depth 16", Unit::MegabytesPerSecond, |r| depth_rate(r, 2)),
-    metric("depth_32", "device at depth 32", Unit::MegabytesPerSecond, |r| depth_rate(r, 3)),
+    metric("depth_1_megabytes_per_second", "device at depth 1", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 0)
+    }),
+    metric("depth_4_megabytes_per_second", "device at depth 4", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 1)
+    }),
+    metric("depth_16_megabytes_per_second", "device at depth 16", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 2)
+    }),
+    metric("depth_32_megabytes_per_second", "device at depth 32", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 3)
+    }),
 ];
 
 /// Waits for the layout lock.
