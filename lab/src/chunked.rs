@@ -4,7 +4,7 @@
 use serde::Serialize;
 
 use crate::board::{BoardReading, CACHE_HITS, CACHE_MISSES, DEPTH_RATES, SLOT_ROUNDS};
-use crate::chunks::{DEPTH_COUNT, Layout, Popularity};
+use crate::chunks::{DEPTH_COUNT, Layout};
 use crate::cli::Workload;
 use crate::engine::Kind;
 use crate::lru::{ChunkLru, LruResult};
@@ -64,19 +64,6 @@ fn lru_of(
 ) -> Option<LruResult> {
     let mut lru = ChunkLru::new(workload.memory().bytes(), layout.count());
     match workload {
-        Workload::Chunks(args) => {
-            let popularity = Popularity::new(layout.count(), args.skew, args.seed);
-            let mut counts: Vec<u64> = board.of_threads(SLOT_ROUNDS).collect();
-            if args.together {
-                // All threads read what the first one's dice say.
-                counts = vec![counts.iter().sum()];
-            }
-            interleave(&counts, |thread, dice: &mut _| {
-                let dice = dice.get_or_insert_with(|| popularity.dice(thread));
-                let chunk = popularity.draw(dice);
-                lru.ask(chunk, layout.len(chunk));
-            });
-        }
         Workload::Moe(args) => {
             let (model, routing) = (args.model, routing?);
             let mut ask = |chunk: u64| lru.ask(chunk, layout.len(chunk));
@@ -87,7 +74,19 @@ fn lru_of(
                 }
             }
         }
-        _ => return None,
+        _ => {
+            let plan = workload.plan()?;
+            let mut counts: Vec<u64> = board.of_threads(SLOT_ROUNDS).collect();
+            if workload.is_together() {
+                // All threads read what the first one's dice say.
+                counts = vec![counts.iter().sum()];
+            }
+            let mut step = Vec::new();
+            interleave(&counts, |thread, dice: &mut _| {
+                plan.draw(dice.get_or_insert_with(|| plan.dice(thread)), &mut step);
+                step.iter().for_each(|access| lru.ask(access.chunk, layout.len(access.chunk)));
+            });
+        }
     }
     Some(lru.result())
 }

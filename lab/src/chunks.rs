@@ -219,7 +219,6 @@ pub struct Popularity {
     zipf: Zipf,
     /// The chunk of each rank; empty if all are as hot.
     ranked: Vec<u32>,
-    seed: u64,
 }
 
 impl Popularity {
@@ -227,12 +226,7 @@ impl Popularity {
     pub fn new(count: u64, skew: f64, seed: u64) -> Self {
         let mut dice = PageDice::new(seed ^ 0x5eed);
         let ranked = if skew == 0.0 { Vec::new() } else { shuffled(count, &mut dice) };
-        Self { zipf: Zipf::new(count, skew), ranked, seed }
-    }
-
-    /// The dice of a thread, by which it draws its chunks.
-    pub fn dice(&self, thread: u64) -> PageDice {
-        PageDice::new(self.seed.wrapping_mul(0x0100_0000_01b3) ^ (thread + 1))
+        Self { zipf: Zipf::new(count, skew), ranked }
     }
 
     /// The next chunk.
@@ -292,7 +286,7 @@ mod tests {
         let counts = |skew: f64| {
             let popularity = Popularity::new(100, skew, 3);
             let mut counts = vec![0_u32; 100];
-            let mut dice = popularity.dice(0);
+            let mut dice = PageDice::new(8);
             (0..100_000).for_each(|_| counts[popularity.draw(&mut dice) as usize] += 1);
             counts
         };
@@ -305,16 +299,5 @@ mod tests {
         // The hottest is not simply the first.
         skewed.truncate(1);
         assert_ne!(skewed[0], hottest);
-    }
-
-    #[test]
-    fn each_thread_has_an_order_of_its_own() {
-        let popularity = Popularity::new(1000, 0.0, 3);
-        let order = |thread| {
-            let mut dice = popularity.dice(thread);
-            (0..20).map(|_| popularity.draw(&mut dice)).collect::<Vec<_>>()
-        };
-        assert_eq!(order(0), order(0));
-        assert_ne!(order(0), order(1));
     }
 }

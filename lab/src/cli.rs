@@ -10,12 +10,13 @@ use serde::Serialize;
 
 pub use self::args::{
     Advice, ChunksArgs, CommonArgs, FileMapChurnArgs, IoRetryArgs, LockWaitArgs, MoeArgs, Pattern,
-    RandomReadArgs, RepeatArgs, SharedDirtyArgs, Start, TurnArgs,
+    RandomReadArgs, RepeatArgs, SegmentsArgs, SharedDirtyArgs, Start, TurnArgs, VectorArgs,
 };
 pub(crate) use self::args::{default, seconds, threads};
 use crate::bench::cli::LibraryBench;
 use crate::chunks::Layout;
 use crate::engine::{self, Engine, Kind};
+use crate::plan::Plan;
 use crate::routing::Model;
 use crate::seeds::SeedsArgs;
 use crate::size::Size;
@@ -36,6 +37,8 @@ file-map-churn     many threads map, touch and unmap parts of one file, as fast 
 uptodate-wait      many threads read the same cold pages of one file at the same time
 chunks             threads read whole chunks of 4 KiB to 15 MiB at random places of one file
 moe                a model of experts: each token reads the dense weights and some experts of each layer
+segments           queries of a search engine: skip lists, postings in order, stored fields at random
+vector             searches for near vectors, by a graph of neighbours
 lock-wait          threads fault with reads outstanding, while others map, protect and unmap
 
 Of the library alone, in the lab's own process:
@@ -43,6 +46,7 @@ anonymous-touch    first touches of anonymous memory that fits, in order and at 
 core               what single operations cost, in nanoseconds, beside their targets
 fork-exec          fork + exec of a process with 512 MiB that fit, beside the kernel's
 heap               blocks of the heap at random, more than the budget, of a whole process
+hot-cold           loads and stores, most of them to a few pages, of more memory than the budget
 in-memory          accesses at random to memory that fits, beside a plain pointer
 map-unmap          map + unmap of 64 KiB, and map + touch + unmap, per second
 sequential-pass    one pass of stores and one of loads over more than the budget, beside lz4 alone
@@ -65,6 +69,8 @@ const MIN_MEMORY: Size = Size::from_bytes(16 << 20);
 
 /// What a program with a cache of its own needs beside it, in bytes; and a thirty-second of the budget.
 const OWN_BYTES: u64 = 4 << 20;
+/// What it needs for each chunk that is in its cache, in bytes, at most.
+const OWN_BYTES_PER_CHUNK: u64 = 256;
 
 const IO_RETRY_EXAMPLES: &str = "Examples:
   elbowroom lab run io-retry --threads 100 --memory 240M --kernel-readahead 128K
@@ -102,6 +108,12 @@ const CHUNKS_EXAMPLES: &str = "Examples:
   elbowroom lab run chunks --chunk 4K --threads 16 --engines kernel-random,cache,elbowroom,device
   elbowroom lab run chunks --chunk 15M --threads 2 --together --skew 0.8 --align 32 --json chunks.json";
 
+const QUERY_EXAMPLES: &str = "Examples:
+  elbowroom lab run segments --kernel-readahead 128K
+  elbowroom lab run segments --terms 4 --hits 50 --skew 1 --threads 1
+  elbowroom lab run vector --vector-size 4K --beam 64 --kernel-readahead 128K
+  elbowroom lab run vector --threads 16 --engines kernel-random,cache,elbowroom,device --json vector.json";
+
 const MOE_EXAMPLES: &str = "Examples:
   elbowroom lab run moe --kernel-readahead 128K
   elbowroom lab run moe --layers 12 --experts 32 --used 4 --expert-size 8860K --memory 800M
@@ -111,7 +123,7 @@ const SEEDS_EXAMPLES: &str = "Examples:
   elbowroom lab seeds --json seeds.json -o report.html
   elbowroom lab seeds --only lock-wait,file-map-churn --runs 5 -o locks.html
 
-It takes about 8 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
+It takes about 9 minutes on 2 processors. After Ctrl-C, what was measured is still written. The exit status
 is 1 if a workload failed, and 130 after a signal.";
 
 const REPORT_EXAMPLES: &str = "Examples:
@@ -275,6 +287,24 @@ pub enum Workload {
         mut_arg("engines", default(CHUNK_ENGINES)),
     )]
     Chunks(ChunksArgs),
+    /// Queries of a search engine: skip lists, postings in order, stored fields at random
+    #[command(
+        after_help = QUERY_EXAMPLES,
+        mut_arg("threads", threads("4", "How many threads ask, each queries of its own")),
+        mut_arg("file_size", default("1GiB")),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default(CHUNK_ENGINES)),
+    )]
+    Segments(SegmentsArgs),
+    /// Searches for near vectors, by a graph of neighbours
+    #[command(
+        after_help = QUERY_EXAMPLES,
+        mut_arg("threads", threads("8", "How many threads search, each for vectors of its own")),
+        mut_arg("file_size", default("1GiB")),
+        mut_arg("memory", default("256M")),
+        mut_arg("engines", default(CHUNK_ENGINES)),
+    )]
+    Vector(VectorArgs),
     /// A model of experts that is larger than memory: each token reads the dense weights and some experts of
     /// each layer
     #[command(
@@ -339,6 +369,8 @@ impl Workload {
             Self::LockWait(_) => "lock-wait",
             Self::Chunks(_) => "chunks",
             Self::Moe(_) => "moe",
+            Self::Segments(_) => "segments",
+            Self::Vector(_) => "vector",
         }
     }
 
@@ -363,6 +395,8 @@ impl Workload {
             | Self::LockWait(LockWaitArgs { common, .. })
             | Self::Chunks(ChunksArgs { common, .. })
             | Self::Moe(MoeArgs { common, .. })
+            | Self::Segments(SegmentsArgs { common, .. })
+            | Self::Vector(VectorArgs { common, .. })
             | Self::UptodateWait(common) => common,
         }
     }
@@ -459,6 +493,25 @@ impl Workload {
                 options.extend(self.reading_options(engine.kind));
                 options
             }
+            Self::Segments(SegmentsArgs { shape, seed, .. }) => {
+                let options = [
+                    ("--terms", shape.terms.to_string()),
+                    ("--hits", shape.hits.to_string()),
+                    ("--skew", shape.skew.to_string()),
+                    ("--order", seed.to_string()),
+                ];
+                options.into_iter().chain(self.reading_options(engine.kind)).collect()
+            }
+            Self::Vector(VectorArgs { shape, seed, .. }) => {
+                let options = [
+                    ("--vector-size", shape.vector_size.bytes().to_string()),
+                    ("--links", shape.links.to_string()),
+                    ("--beam", shape.beam.to_string()),
+                    ("--skew", shape.skew.to_string()),
+                    ("--order", seed.to_string()),
+                ];
+                options.into_iter().chain(self.reading_options(engine.kind)).collect()
+            }
             Self::Moe(args) => {
                 let Model { layers, experts, used } = args.model;
                 let mut options = vec![
@@ -489,20 +542,47 @@ impl Workload {
         [("--way", way.into()), ("--cache-bytes", self.cache_bytes().to_string())]
     }
 
-    /// What of the budget the engine `cache` has for chunks; the rest is for the program itself.
+    /// What of the budget the engine `cache` has for chunks, in bytes. The rest is for the program itself,
+    /// for what it knows of all chunks, and of those that are there.
     pub(crate) fn cache_bytes(&self) -> u64 {
-        let memory = self.memory().bytes();
-        memory.saturating_sub(OWN_BYTES + memory / 32)
+        let (memory, layout) = (self.memory().bytes(), self.layout());
+        let (count, largest) = layout.map_or((0, PAGE_BYTES), |layout| (layout.count(), layout.largest()));
+        let vectors = match self {
+            Self::Vector(args) => self.file_size().bytes() / args.shape.vector_size.bytes(),
+            _ => 0,
+        };
+        let own = OWN_BYTES + memory / 32 + 24 * count + 4 * vectors;
+        let left = u128::from(memory.saturating_sub(own));
+        (left * u128::from(largest) / u128::from(largest + OWN_BYTES_PER_CHUNK)) as u64
+    }
+
+    /// What is read, where the workload is of chunks that are drawn.
+    pub(crate) fn plan(&self) -> Option<Plan> {
+        let file_bytes = self.file_size().bytes();
+        match self {
+            Self::Chunks(args) => {
+                let layout = Layout::fill(file_bytes, args.chunk, args.align.bytes(), args.seed)?;
+                Some(Plan::of_chunks(layout, args.skew, args.seed))
+            }
+            Self::Segments(args) => Plan::of_segments(file_bytes, args.shape, args.seed),
+            Self::Vector(args) => Plan::of_vectors(file_bytes, args.shape, args.seed),
+            _ => None,
+        }
     }
 
     /// The chunks of the file, where the workload is of chunks.
     pub(crate) fn layout(&self) -> Option<Layout> {
         match self {
-            Self::Chunks(args) => {
-                Layout::fill(self.file_size().bytes(), args.chunk, args.align.bytes(), args.seed)
-            }
             Self::Moe(args) => Some(args.layout()),
-            _ => None,
+            _ => self.plan().map(|plan| plan.layout),
+        }
+    }
+
+    /// Whether all threads go through each chunk together.
+    pub(crate) fn is_together(&self) -> bool {
+        match self {
+            Self::Chunks(args) => args.together,
+            _ => matches!(self, Self::Moe(_)),
         }
     }
 
@@ -512,7 +592,7 @@ impl Workload {
             Self::RandomRead(_) | Self::RandomWrite(_) => {
                 &[Kind::Kernel, Kind::KernelRandom, Kind::Elbowroom, Kind::Soft]
             }
-            Self::Chunks(_) | Self::Moe(_) => &[
+            Self::Chunks(_) | Self::Moe(_) | Self::Segments(_) | Self::Vector(_) => &[
                 Kind::Kernel,
                 Kind::KernelRandom,
                 Kind::KernelWillneed,
@@ -596,6 +676,24 @@ impl Workload {
                 check_align(args.align)?;
                 ensure!(args.chunk.least.bytes() >= PAGE_BYTES, "--chunk must be at least 4K");
                 check_skew(args.skew)?;
+                self.check_layout()?;
+            }
+            Self::Segments(SegmentsArgs { shape, .. }) => {
+                check_skew(shape.skew)?;
+                ensure!((1..=1000).contains(&shape.terms), "--terms must be from 1 to 1000");
+                ensure!(shape.hits <= 100_000, "--hits must be at most 100000");
+                self.check_layout()?;
+            }
+            Self::Vector(VectorArgs { shape, .. }) => {
+                check_skew(shape.skew)?;
+                let bytes = shape.vector_size.bytes();
+                ensure!(
+                    bytes.is_power_of_two() && (512..=PAGE_BYTES).contains(&bytes),
+                    "--vector-size must be 512, 1K, 2K or 4K"
+                );
+                ensure!((2..=256).contains(&shape.links), "--links must be from 2 to 256");
+                ensure!((1..=1000).contains(&shape.beam), "--beam must be from 1 to 1000");
+                ensure!(file_size.bytes() <= 1 << 40, "--file-size must be at most 1T");
                 self.check_layout()?;
             }
             Self::Moe(args) => {
@@ -701,7 +799,7 @@ mod tests {
     fn improvements_that_are_off_are_engines_of_every_workload() {
         for name in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
             .into_iter()
-            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe"])
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe", "segments", "vector"])
         {
             let line =
                 format!("lab run {name} --engines kernel,elbowroom-vma_locks,elbowroom,soft-vma_locks");
@@ -773,6 +871,12 @@ mod tests {
             "chunks --chunk 200M",
             "chunks --engines cache-vma_locks",
             "io-retry --engines cache",
+            "segments --terms 0",
+            "segments --file-size 1M",
+            "vector --vector-size 3K",
+            "vector --links 1",
+            "vector --beam 0",
+            "vector --skew nan",
             "moe --used 65",
             "moe --layers 0",
             "moe --expert-size 1000",

@@ -10,9 +10,10 @@
 //! `report` prints them by `compared`, with ratios that `verdict` judges by the range of the runs, and
 //! `published` beside what others have published; `load` is what else the machine did meanwhile. `tune` does
 //! so for what is switched off. `engine` names what is compared, and `programs` starts it.
-//! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on. Beside that,
-//! `bench` measures the library alone, in this process, and `unmodified` runs programs that people use,
-//! and `tree` trees of processes under one budget.
+//! [`board`], [`content`] and [`histogram`] are what the lab and the worker must agree on, and in workloads
+//! of chunks [`chunks`], [`plan`] and [`routing`], by which `chunked` tells what a cache (`lru`) would have
+//! had. Beside that, `bench` measures the library alone, in this process, `unmodified` runs programs that
+//! people use, and `tree` trees of processes under one budget.
 //! Unsafe code is in `bench::area` only; the worker's is in its `memory` module.
 //!
 //! Everything that is changed outside of the lab's own files (readahead, dirty limit, control groups) is
@@ -46,6 +47,7 @@ mod lru;
 mod origin;
 mod output;
 mod page;
+pub mod plan;
 pub mod procfs;
 mod programs;
 mod progress;

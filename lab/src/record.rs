@@ -251,8 +251,24 @@ const SCAN: &[Metric] = &[
     metric("cyclic_gigabytes_per_second", "cyclic passes", Unit::GigabytesPerSecond, cyclic_rate),
 ];
 
+/// How many passes there were each second after the first, parts of one included.
+fn cyclic_rounds(record: &Record) -> Option<f64> {
+    ratio(cyclic_rate(record)? * 1e9, (record.pages_per_round * PAGE_BYTES) as f64)
+}
+
+/// The share of the pages after the second pass that the device did not have to read, in percent.
+fn cyclic_hits(record: &Record) -> Option<f64> {
+    let after = |sample: &&Progressed| sample.pages >= 2 * record.pages_per_round;
+    let (first, last) = (record.timeline.iter().find(after)?, record.timeline.last()?);
+    let read_bytes = last.read_bytes?.checked_sub(first.read_bytes?)?;
+    let wanted_bytes = (last.pages - first.pages) * PAGE_BYTES;
+    Some(100.0 * (1.0 - ratio(read_bytes as f64, wanted_bytes as f64)?))
+}
+
 const CYCLIC: &[Metric] = &[
     metric("cyclic_gigabytes_per_second", "cyclic passes", Unit::GigabytesPerSecond, cyclic_rate),
+    metric("cyclic_rounds_per_second", "rounds/s after the first", Unit::PerSecond, cyclic_rounds),
+    metric("cyclic_hits_percent", "hits after the second round", Unit::Percent, cyclic_hits),
     metric("first_pass_gigabytes_per_second", "first pass", Unit::GigabytesPerSecond, first_pass_rate),
 ];
 
@@ -414,8 +430,8 @@ fn per_token(record: &Record, amount: f64) -> Option<f64> {
     ratio(amount * record.pages_per_round as f64, record.pages_total as f64)
 }
 
-/// Of an engine that reads what tokens want.
-fn of_tokens(record: &Record) -> Option<&Record> {
+/// Of an engine that reads what the workload wants; `device` does not.
+fn of_reader(record: &Record) -> Option<&Record> {
     Some(record).filter(|record| record.chunked.as_ref().is_some_and(|chunked| chunked.lru.is_some()))
 }
 
@@ -426,18 +442,36 @@ const CHUNKS: &[Metric] = &[
 ];
 
 const MOE: &[Metric] = &[
-    metric("tokens_per_second", "tokens/s", Unit::PerSecond, |r| rounds_per_second(of_tokens(r)?)),
+    metric("tokens_per_second", "tokens/s", Unit::PerSecond, |r| rounds_per_second(of_reader(r)?)),
     metric("device_read_bytes_per_token", "read per token", Unit::Bytes, |r| {
-        per_token(of_tokens(r)?, r.device_read_bytes? as f64)
+        per_token(of_reader(r)?, r.device_read_bytes? as f64)
     }),
     metric("wanted_bytes_per_token", "wanted per token", Unit::Bytes, |r| {
-        Some((of_tokens(r)?.pages_per_round * PAGE_BYTES) as f64)
+        Some((of_reader(r)?.pages_per_round * PAGE_BYTES) as f64)
     }),
     metric("token_p50_ns", "token p50", Unit::Nanoseconds, |r| {
-        latency(of_tokens(r)?.operations, |l| l.p50_ns)
+        latency(of_reader(r)?.operations, |l| l.p50_ns)
     }),
     metric("token_p99_ns", "token p99", Unit::Nanoseconds, |r| {
-        latency(of_tokens(r)?.operations, |l| l.p99_ns)
+        latency(of_reader(r)?.operations, |l| l.p99_ns)
+    }),
+];
+
+/// How many steps were completed each second.
+fn steps_per_second(record: &Record) -> Option<f64> {
+    per_second(of_reader(record)?, record.rounds_completed)
+}
+
+const QUERIES: &[Metric] = &[
+    metric("queries_per_second", "queries/s", Unit::PerSecond, steps_per_second),
+    metric("query_p50_ns", "query p50", Unit::Nanoseconds, |r| {
+        latency(of_reader(r)?.operations, |l| l.p50_ns)
+    }),
+    metric("query_p99_ns", "query p99", Unit::Nanoseconds, |r| {
+        latency(of_reader(r)?.operations, |l| l.p99_ns)
+    }),
+    metric("query_max_ns", "query max", Unit::Nanoseconds, |r| {
+        latency(of_reader(r)?.operations, |l| l.max_ns)
     }),
 ];
 
@@ -452,15 +486,23 @@ const OF_CHUNKS: &[Metric] = &[
     }),
     metric("read_of_device", "  of device", Unit::Ratio, |r| of_device(r, device_rate(r))),
     metric("amplification_ratio", "read / what LRU misses", Unit::Ratio, amplification),
-    metric("hits", "hits: wanted and not read", Unit::Percent, hits),
-    metric("lru_hits", "  LRU of chunks", Unit::Percent, lru_hits),
+    metric("hits_percent", "hits: wanted and not read", Unit::Percent, hits),
+    metric("lru_hits_percent", "  LRU of chunks", Unit::Percent, lru_hits),
     metric("cpu_ns_per_megabyte", "CPU per MB, worker", Unit::Nanoseconds, |r| {
         per_page(r, (r.cpu_user_ns + r.cpu_system_ns) as f64 * 1e6 / PAGE_BYTES as f64)
     }),
-    metric("depth_1", "device at depth 1", Unit::MegabytesPerSecond, |r| depth_rate(r, 0)),
-    metric("depth_4", "device at depth 4", Unit::MegabytesPerSecond, |r| depth_rate(r, 1)),
-    metric("depth_16", "device at depth 16", Unit::MegabytesPerSecond, |r| depth_rate(r, 2)),
-    metric("depth_32", "device at depth 32", Unit::MegabytesPerSecond, |r| depth_rate(r, 3)),
+    metric("depth_1_megabytes_per_second", "device at depth 1", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 0)
+    }),
+    metric("depth_4_megabytes_per_second", "device at depth 4", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 1)
+    }),
+    metric("depth_16_megabytes_per_second", "device at depth 16", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 2)
+    }),
+    metric("depth_32_megabytes_per_second", "device at depth 32", Unit::MegabytesPerSecond, |r| {
+        depth_rate(r, 3)
+    }),
 ];
 
 /// Waits for the layout lock.
@@ -518,11 +560,12 @@ pub fn metrics(workload: &str) -> impl Iterator<Item = &'static Metric> {
         "uptodate-wait" => UPTODATE_WAIT,
         "lock-wait" => LOCK_WAIT,
         "moe" => MOE,
+        "segments" | "vector" => QUERIES,
         "chunks" => OF_CHUNKS,
         _ => SCAN,
     };
     let more = match workload {
-        "moe" => OF_CHUNKS,
+        "moe" | "segments" | "vector" => OF_CHUNKS,
         "chunks" => CHUNKS,
         _ => &[],
     };
@@ -635,6 +678,24 @@ mod tests {
     }
 
     #[test]
+    fn hits_of_a_cycle_are_counted_after_the_second_pass() {
+        let at = |at_ms, pages, read_pages: u64| Progressed {
+            at_ms,
+            pages,
+            maps: 0,
+            read_bytes: Some(read_pages * PAGE_BYTES),
+        };
+        // Rounds have ten pages.
+        let timeline = vec![at(250, 12, 12), at(500, 20, 19), at(750, 28, 26), at(1000, 40, 34)];
+        let mut record = Record { timeline, ..Record::of_pages(Kind::Kernel, 1, 40, 1.0) };
+        assert_eq!(cyclic_hits(&record), Some(25.0));
+        record.first_pass_seconds = Some(0.5);
+        assert_eq!(cyclic_rounds(&record).map(|rate| (rate * 1e3).round()), Some(6000.0));
+        record.timeline.truncate(2);
+        assert_eq!(cyclic_hits(&record), None);
+    }
+
+    #[test]
     fn files_mapped_by_the_kernel_are_noticed_under_elbowroom_only() {
         let with =
             |kind, peak_rss_file_bytes| Record { peak_rss_file_bytes, ..Record::of_pages(kind, 1, 1, 1.0) };
@@ -683,7 +744,7 @@ mod tests {
     fn no_workload_has_a_key_twice() {
         for workload in ["io-retry", "random-read", "random-write", "scan", "cyclic", "shared-dirty"]
             .into_iter()
-            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe"])
+            .chain(["file-map-churn", "uptodate-wait", "lock-wait", "chunks", "moe", "segments", "vector"])
         {
             let mut keys: Vec<_> = metrics(workload).map(|metric| metric.key).collect();
             let all = keys.len();

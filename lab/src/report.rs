@@ -303,6 +303,15 @@ fn describe(workload: &Workload) -> String {
             let how = if args.together { "together" } else { "each its own" };
             format!(", chunks of {}, align {}, skew {}, {how}", args.chunk, args.align, args.skew)
         }
+        Workload::Segments(args) => {
+            let shape = args.shape;
+            format!(", {} terms, {} documents, skew {}", shape.terms, shape.hits, shape.skew)
+        }
+        Workload::Vector(args) => {
+            let shape = args.shape;
+            let graph = format!("{} links, beam {}, skew {}", shape.links, shape.beam, shape.skew);
+            format!(", vectors of {}, {graph}", shape.vector_size)
+        }
         Workload::Moe(args) => {
             let Model { layers, experts, used } = args.model;
             let routing = match args.routing {

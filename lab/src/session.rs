@@ -257,6 +257,7 @@ impl Session<'_> {
             board: &board,
             time: Duration::from_secs_f64(self.workload.repeat().seconds),
             grace: Duration::from_secs_f64(common.grace_seconds),
+            device: self.device.as_ref(),
             stderr: &mut stderr,
         };
         let begun = Load::begin();

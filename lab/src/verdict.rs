@@ -41,11 +41,20 @@ const LESS: [&str; 17] = [
     "peak_sampled_bytes",
 ];
 /// Counts of which more is better.
-const MORE: [&str; 6] =
-    ["rounds", "reader_passes", "pages_per_fault", "random_pages_per_fault", "hits", "got_of_device"];
+const MORE: [&str; 7] = [
+    "rounds",
+    "reader_passes",
+    "pages_per_fault",
+    "random_pages_per_fault",
+    "hits_percent",
+    "cyclic_hits_percent",
+    "got_of_device",
+];
 /// The beginnings of what is neither, whatever its unit: amounts of work, and what something else is measured
 /// beside.
-const NEITHER: [&str; 9] = [
+const NEITHER: [&str; 11] = [
+    "lru_hits_",
+    "depth_",
     "device_megabytes_",
     "swapped_",
     "refaults_",
@@ -63,10 +72,13 @@ pub fn direction(key: &str) -> Option<Direction> {
     if NEITHER.iter().any(|start| key.starts_with(start)) {
         return None;
     }
+    if MORE.contains(&key) {
+        return Some(Direction::More);
+    }
     let is_time = key.split("_per_").next().is_some_and(|key| key.ends_with("_ns"));
     if is_time || key.ends_with("_percent") || key.ends_with("_ratio") || LESS.contains(&key) {
         Some(Direction::Less)
-    } else if key.ends_with("_per_second") || MORE.contains(&key) {
+    } else if key.ends_with("_per_second") {
         Some(Direction::More)
     } else {
         None
@@ -280,6 +292,16 @@ mod tests {
             ("file_lock_wait_ns_per_map", Some(Less)),
             ("retry_io_miss_percent", Some(Less)),
             ("first_touch_gigabytes_per_second", Some(More)),
+            ("megabytes_per_second", Some(More)),
+            ("hits_percent", Some(More)),
+            ("got_of_device", Some(More)),
+            ("read_of_device", None),
+            ("lru_hits_percent", None),
+            ("depth_4_megabytes_per_second", None),
+            ("device_megabytes_per_second", None),
+            ("amplification_ratio", Some(Less)),
+            ("cpu_ns_per_megabyte", Some(Less)),
+            ("device_read_bytes_per_token", Some(Less)),
             ("swapped_in_per_second", None),
             ("plain_random_ns", None),
             ("random_over_plain_ratio", Some(Less)),

@@ -12,6 +12,7 @@ use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, kill_process_group, wa
 use serde::Serialize;
 
 use crate::board::{Board, BoardReading, ENDED_NS, PID, SLOT_MAPS, SLOT_PAGES, STARTED_NS, now_ns};
+use crate::device::Device;
 use crate::interrupt::Interrupt;
 use crate::procfs::{self, Cpu, Resident};
 
@@ -33,6 +34,8 @@ pub struct Task<'a> {
     pub time: Duration,
     /// How long it may take to begin, and to end after its time.
     pub grace: Duration,
+    /// What is under the files, if it tells what it reads.
+    pub device: Option<&'a Device>,
     /// Where its standard error goes.
     pub stderr: &'a mut File,
 }
@@ -46,11 +49,14 @@ pub struct Progressed {
     pub pages: u64,
     /// Mappings of files made and unmapped, where the workload counts them.
     pub maps: u64,
+    /// What the device has read since the worker was started, in bytes; null where it does not tell.
+    pub read_bytes: Option<u64>,
 }
 
 impl Progressed {
-    fn at(board: &BoardReading, running_ns: u64) -> Self {
-        Self { at_ms: running_ns / 1_000_000, pages: board.total(SLOT_PAGES), maps: board.total(SLOT_MAPS) }
+    fn at(board: &BoardReading, running_ns: u64, read_bytes: Option<u64>) -> Self {
+        let (pages, maps) = (board.total(SLOT_PAGES), board.total(SLOT_MAPS));
+        Self { at_ms: running_ns / 1_000_000, pages, maps, read_bytes }
     }
 }
 
@@ -144,6 +150,8 @@ pub fn watch(
     interrupt: &Interrupt,
     mut tick: impl FnMut(&BoardReading, Resident),
 ) -> Result<Watched> {
+    let device_bytes = || task.device.and_then(|device| device.read_bytes().ok());
+    let read_before = device_bytes();
     let worker = Worker::start(&task)?;
     let spawned = Instant::now();
     let (mut peak, mut in_time, mut killed_at) = (Resident::default(), None, None::<Instant>);
@@ -163,7 +171,8 @@ pub fn watch(
         let due = (last_ms * 1_000_000 + TIMELINE_PERIOD.as_nanos() as u64)
             ..=time_ns + 2 * SAMPLE_PERIOD.as_nanos() as u64;
         if let Some(ns) = running_ns.filter(|ns| due.contains(ns)) {
-            timeline.push(Progressed::at(&board, ns));
+            let read_bytes = device_bytes().zip(read_before).map(|(now, before)| now.saturating_sub(before));
+            timeline.push(Progressed::at(&board, ns, read_bytes));
         }
         if ended {
             let killed = killed_at.is_some();
@@ -262,7 +271,7 @@ mod tests {
         let line = ["/bin/sh", "-c", script, "sh", board.path().to_str().unwrap()].map(OsString::from);
         let mut stderr = tempfile::tempfile().unwrap();
         let time = Duration::from_millis(100);
-        let task = Task { line: &line, board: &board, time, grace, stderr: &mut stderr };
+        let task = Task { line: &line, board: &board, time, grace, device: None, stderr: &mut stderr };
         let begun = Instant::now();
         let watched = watch(task, &Interrupt::install().unwrap(), |_, _| {})?;
         Ok((watched, begun.elapsed()))

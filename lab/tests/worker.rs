@@ -10,7 +10,9 @@ use elbowroom_lab::board::{
     PASSES_NS, SLOT_ANONYMOUS, SLOT_FIRST_PASS_NS, SLOT_MAPS, SLOT_PAGES, SLOT_ROUNDS, STARTED_NS,
 };
 use elbowroom_lab::chunks::DEPTHS;
+use elbowroom_lab::plan::{Plan, SegmentsShape, VectorShape};
 use elbowroom_lab::routing::{Model, Weights};
+use elbowroom_lab::size::Size;
 use elbowroom_lab::{PAGE_BYTES, WRONG_CONTENT_STATUS, content};
 use tempfile::TempDir;
 
@@ -278,6 +280,40 @@ fn chunks_are_read_whole_by_each_way_and_each_is_timed() {
                 assert!(asked.iter().all(|count| *count > 10), "{asked:?}");
             }
         }
+    }
+}
+
+#[test]
+fn queries_and_searches_read_what_they_say_and_find_a_flipped_bit() {
+    // Of a file of 3 MiB, 1 MiB has terms, with postings of up to 1 MiB, and 1 MiB has stored fields.
+    const FILE: u64 = 768;
+    for (mode, most) in [("segments", 2 * 257 + 2 * 4), ("vector", FILE)] {
+        let dir = make_files_of(1, FILE);
+        let (shape, plan): (&[&str], _) = match mode {
+            "segments" => {
+                let shape = SegmentsShape { terms: 2, hits: 2, skew: 0.8 };
+                let plan = Plan::of_segments(FILE * PAGE_BYTES, shape, 3);
+                (&["segments", "--terms", "2", "--hits", "2", "--order", "3"], plan)
+            }
+            _ => {
+                let shape =
+                    VectorShape { vector_size: Size::from_bytes(1024), links: 16, beam: 8, skew: 0.0 };
+                let plan = Plan::of_vectors(FILE * PAGE_BYTES, shape, 3);
+                (&["vector", "--vector-size", "1024", "--beam", "8", "--order", "3"], plan)
+            }
+        };
+        for way in WAYS {
+            let cache = ["--way", "cache", "--cache-bytes", "2400000"];
+            let way = if way.contains(&"cache") { &cache } else { way };
+            let board = ran(dir.path(), 2, &[shape, way].concat(), |board| board.total(SLOT_PAGES) > 100);
+            let (steps, pages) = (board.total(SLOT_ROUNDS), board.total(SLOT_PAGES));
+            let is_right = way.contains(&"direct") || pages <= most * (steps + 2);
+            assert!(is_right, "{mode} {way:?}: {pages} pages in {steps} steps");
+        }
+        // The first chunk is read by some step.
+        corrupt(dir.path(), 0, plan.unwrap().layout.bytes(0).start / PAGE_BYTES);
+        let (output, _) = work(dir.path(), 2, shape, 60.0);
+        assert_eq!(output.status.code(), Some(i32::from(WRONG_CONTENT_STATUS)), "{mode}: {output:?}");
     }
 }
 

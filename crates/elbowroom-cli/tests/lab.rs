@@ -101,6 +101,38 @@ fn after_a_signal_what_was_measured_is_written_and_all_else_is_gone() {
     assert_eq!(names(dir.path()), [dir.path().join("seeds.json")]);
 }
 
+#[test]
+fn a_routing_that_was_recorded_is_what_the_next_model_uses() {
+    if !Path::new(ELBOWROOM).with_file_name("elbowroom-lab-worker").is_file() {
+        eprintln!("SKIPPED: elbowroom-lab-worker is not built");
+        return;
+    }
+    let dir = on_disk();
+    let model = ["--layers", "2", "--experts", "4", "--used", "2", "--expert-size", "64K", "--dense", "64K"];
+    let short = ["--memory", "16M", "--seconds", "0.4", "--runs", "1", "--engines", "soft,device"];
+    let run = |more: &[&str]| {
+        let line = [&["run", "moe", "--dir", ".", "--json", "moe.json"], &model as &[_], &short, more];
+        let output = lab(dir.path(), &line.concat()).output().unwrap();
+        assert!(output.status.success(), "{output:?}");
+        json(&dir.path().join("moe.json"))
+    };
+    let figures = run(&["--tokens", "10", "--record", "routing.txt"]);
+    let soft = &figures["medians"]["soft"];
+    assert!(soft["tokens_per_second"].as_f64() > Some(0.0), "{figures}");
+    // All of it fits, so an LRU cache misses no more than each chunk once.
+    let run_of_soft = &figures["runs"][0];
+    assert!(run_of_soft["lru_missed_bytes"].as_u64() <= Some(10 * (64 << 10)), "{run_of_soft}");
+    assert!(soft["got_of_device"].as_f64() > Some(0.0), "{figures}");
+    let routing = std::fs::read_to_string(dir.path().join("routing.txt")).unwrap();
+    assert_eq!(routing.lines().filter(|line| !line.starts_with('#')).count(), 2 * 10, "{routing}");
+    run(&["--routing", "routing.txt"]);
+    std::fs::write(dir.path().join("routing.txt"), "0 1\n2 4\n").unwrap();
+    let line = [&["run", "moe", "--dir", ".", "--routing", "routing.txt"], &model as &[_], &short].concat();
+    let output = lab(dir.path(), &line).output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && stderr.contains("line 2: \"4\""), "{stderr}");
+}
+
 /// Options of a short usemem of the kernel and of soft spaces, with its swap files in this directory.
 const USEMEM: [&str; 13] = [
     "run",

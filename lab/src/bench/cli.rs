@@ -8,6 +8,7 @@ use serde::Serialize;
 use super::anonymous_touch::AnonymousTouchArgs;
 use super::fork_exec::ForkExecArgs;
 use super::heap::HeapArgs;
+use super::hot_cold::HotColdArgs;
 use super::paging::check_pages;
 use super::sequential_pass::SequentialPassArgs;
 use super::swap_in::SwapInArgs;
@@ -56,6 +57,10 @@ is not managed, which /proc/PID/smaps tells.";
 const HEAP_EXAMPLES: &str = "Examples:
   elbowroom lab run heap
   elbowroom lab run heap --threads 2 --size 512M --engines kernel,elbowroom --json heap.json";
+
+const HOT_COLD_EXAMPLES: &str = "Examples:
+  elbowroom lab run hot-cold
+  elbowroom lab run hot-cold --hot 25 --stores 0 --threads 4 --engines kernel,elbowroom --json hot.json";
 
 const USEMEM_EXAMPLES: &str = "Examples:
   elbowroom lab run usemem
@@ -135,6 +140,16 @@ pub enum LibraryBench {
         mut_arg("engines", |arg| default("plain,kernel,elbowroom-large,elbowroom")(arg).help(HEAP_ENGINES)),
     )]
     Heap(HeapArgs),
+    /// Loads and stores of more memory than the budget, most of them to a few pages, as redis does: whole
+    /// processes, beside the kernel's swap
+    #[command(
+        after_help = HOT_COLD_EXAMPLES,
+        mut_arg("threads", threads("1", "How many threads, each with memory of its own")),
+        mut_arg("seconds", seconds("5", "How long a run takes, in seconds, without filling the memory")),
+        mut_arg("memory", default("128M")),
+        mut_arg("engines", |arg| default("plain,kernel,elbowroom")(arg).help(HEAP_ENGINES)),
+    )]
+    HotCold(HotColdArgs),
     /// Accesses to memory that fits, beside a plain pointer
     #[command(
         after_help = IN_MEMORY_EXAMPLES,
@@ -249,6 +264,7 @@ impl LibraryBench {
             Self::Core(_) => "core",
             Self::ForkExec(_) => "fork-exec",
             Self::Heap(_) => "heap",
+            Self::HotCold(_) => "hot-cold",
             Self::InMemory(_) => "in-memory",
             Self::MapUnmap(_) => "map-unmap",
             Self::SequentialPass(_) => "sequential-pass",
@@ -274,6 +290,7 @@ impl LibraryBench {
             Self::AnonymousTouch(AnonymousTouchArgs { turns, .. })
             | Self::ForkExec(ForkExecArgs { turns, .. })
             | Self::Heap(HeapArgs { turns, .. })
+            | Self::HotCold(HotColdArgs { turns, .. })
             | Self::SequentialPass(SequentialPassArgs { turns, .. })
             | Self::InMemory(InMemoryArgs { turns, .. })
             | Self::Usemem(UsememArgs { turns, .. })
@@ -302,7 +319,7 @@ impl LibraryBench {
             Self::AnonymousTouch(_) => engine::check_engines(engines, self.name(), &WITH_HUGE),
             // Pages are inserted into soft spaces.
             Self::ZeroCopyReceive(_) => check_engines(engines, self.name(), &[Kind::Soft]),
-            Self::Heap(_) | Self::SequentialPass(_) => {
+            Self::Heap(_) | Self::HotCold(_) | Self::SequentialPass(_) => {
                 engine::check_engines(engines, self.name(), &WHOLE_PROCESSES)
             }
             Self::ForkExec(_) => engine::check_engines(engines, self.name(), &FORKING),
@@ -329,6 +346,10 @@ impl LibraryBench {
             }
             Self::Heap(args) => {
                 super::heap::check(args)?;
+                MIN_MEMORY
+            }
+            Self::HotCold(args) => {
+                super::hot_cold::check(args)?;
                 MIN_MEMORY
             }
             Self::Usemem(args) => {

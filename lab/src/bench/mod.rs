@@ -6,6 +6,7 @@
 //! * `swap_in`: paging out and in at once.
 //! * `usemem`: more memory than the budget, touched at random. `anonymous_touch`: first touches of what fits.
 //! * `heap`: blocks of the program's own heap, in engines that have whole processes.
+//! * `hot_cold`: memory of which a few pages get most accesses, in such engines, too.
 //! * `fork_exec`: a fork and an exec of a process that has much memory.
 //! * `sequential_pass`: one pass of stores and one of loads over more memory than the budget, and the `lz4`
 //!   that bounds it.
@@ -27,6 +28,7 @@ mod compare;
 mod core;
 mod fork_exec;
 mod heap;
+mod hot_cold;
 mod in_memory;
 mod lru_rows;
 mod lz4;
@@ -88,6 +90,7 @@ fn measure(bench: &LibraryBench, stage: &mut Stage) -> Result<(String, serde_jso
         LibraryBench::Core(args) => core::measure(args, stage),
         LibraryBench::ForkExec(args) => fork_exec::measure(args, stage),
         LibraryBench::Heap(args) => heap::measure(args, stage),
+        LibraryBench::HotCold(args) => hot_cold::measure(args, stage),
         LibraryBench::InMemory(args) => in_memory::measure(args, stage),
         LibraryBench::MapUnmap(args) => map_unmap::measure(args, stage),
         LibraryBench::SequentialPass(args) => sequential_pass::measure(args, stage),

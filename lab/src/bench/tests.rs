@@ -313,6 +313,17 @@ fn waits_in_a_group_in_a_group_are_told_by_call_site() {
 }
 
 #[test]
+fn hot_and_cold_pages_are_timed_apart() {
+    let line = "hot-cold --threads 2 --size 16M --seconds SECONDS --runs 1 --engines plain";
+    let figure = |json: &serde_json::Value, key: &str| json["medians"]["plain"][key].as_f64();
+    let (table, json) = measured(line, 0.1, |json| figure(json, "operations_per_second") > Some(0.0));
+    for key in ["hot_p50_ns", "cold_p50_ns", "max_ns"] {
+        assert!(figure(&json, key) > Some(0.0), "{key}: {table}");
+    }
+    assert!(figure(&json, "peak_rss_bytes") > Some((16 << 20) as f64), "{table}");
+}
+
+#[test]
 fn blocks_of_the_heap_keep_what_they_have() {
     let line = "heap --threads 2 --size 16M --seconds SECONDS --runs 1 --engines plain";
     let (table, json) = measured(line, 0.1, |json| {
@@ -373,6 +384,9 @@ fn what_cannot_work_is_refused_before_it_starts() {
         "anonymous-touch --engines elbowroom",
         "heap --size 15M --threads 4",
         "heap --size 2T",
+        "hot-cold --hot 0",
+        "hot-cold --stores 101",
+        "hot-cold --engines soft",
         "heap --threads 0",
         "heap --memory 1M",
         "heap --engines soft",

@@ -8,6 +8,7 @@ use serde::Serialize;
 
 use crate::chunks::{ChunkSizes, Layout};
 use crate::engine::Engine;
+use crate::plan::{SegmentsShape, VectorShape};
 use crate::routing::{Model, Recipe, Weights};
 use crate::size::Size;
 
@@ -108,6 +109,38 @@ pub struct ChunksArgs {
     #[arg(long)]
     pub together: bool,
     /// The places of the chunks, and the order in which they are read, follow from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What every workload takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Options of segments.
+#[derive(Debug, Args, Serialize)]
+pub struct SegmentsArgs {
+    /// What a query reads.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub shape: SegmentsShape,
+    /// What there is, and the order in which it is read, follows from it
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    pub seed: u64,
+    /// What every workload takes.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub common: CommonArgs,
+}
+
+/// Options of vector.
+#[derive(Debug, Args, Serialize)]
+pub struct VectorArgs {
+    /// What a search reads.
+    #[command(flatten)]
+    #[serde(flatten)]
+    pub shape: VectorShape,
+    /// What there is, and the order in which it is read, follows from it
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
     /// What every workload takes.

@@ -74,13 +74,25 @@ const ALL: &[About] = &[
         what: "Threads read whole chunks of a file larger than the budget, at random places: what models \
                with experts, indexes and tables do. The engine cache is a cache of whole chunks in the \
                program itself; device is the disk alone, at the best of four depths.",
-        before: "Without read_growth a fault that continues nothing reads no more than one page.",
+        before: "Without read_growth reads of a sequential stream do not grow.",
     },
     About {
         name: "moe",
         what: "A mixture-of-experts model that is larger than memory: threads read the dense weights of a \
                layer together, then the experts that the token uses, layer after layer.",
-        before: "Without read_growth a fault that continues nothing reads no more than one page.",
+        before: "Without read_growth reads of a sequential stream do not grow.",
+    },
+    About {
+        name: "segments",
+        what: "Queries of a search engine: of each term a skip list and postings, which are read in order, \
+               then the stored fields of the documents, at random.",
+        before: "Without read_growth reads of a sequential stream do not grow.",
+    },
+    About {
+        name: "vector",
+        what: "Searches for near vectors, by a graph of neighbours: each step reads vectors of 512 bytes to \
+               4 KiB at places that are in no order.",
+        before: "Without read_growth reads of a sequential stream do not grow.",
     },
     About {
         name: "scan",
@@ -107,6 +119,12 @@ const ALL: &[About] = &[
         name: "heap",
         what: "A process with more blocks of its heap than the budget allocates, reads, writes, reallocates \
                and frees them at random.",
+        before: "",
+    },
+    About {
+        name: "hot-cold",
+        what: "A process with more anonymous memory than the budget loads and stores, as redis does: a few \
+               of the pages get most of the accesses.",
         before: "",
     },
     About {

@@ -53,7 +53,8 @@ pub fn bytes(bytes: f64) -> String {
 /// A figure with its unit.
 pub fn show(key: &str, value: f64) -> String {
     // What it is of; `_per_page` and the like come behind the unit.
-    let unit = key.split("_per_page").next().and_then(|key| key.split("_per_map").next()).unwrap_or(key);
+    let of = ["_per_page", "_per_map", "_per_megabyte", "_per_token"];
+    let unit = of.into_iter().find_map(|of| key.split_once(of)).map_or(key, |(unit, _)| unit);
     if unit.ends_with("_ns") {
         time(value)
     } else if unit.ends_with("_bytes") {
@@ -62,6 +63,8 @@ pub fn show(key: &str, value: f64) -> String {
         format!("{} %", three_digits(value))
     } else if unit.ends_with("gigabytes_per_second") {
         format!("{} GB/s", three_digits(value))
+    } else if unit.ends_with("megabytes_per_second") {
+        format!("{} MB/s", three_digits(value))
     } else if value.fract() == 0.0 {
         grouped(value)
     } else {
@@ -114,6 +117,9 @@ mod tests {
             ("device_read_bytes_per_page", 4096.0, "4.00 KiB"),
             ("retry_io_miss_percent", 0.0, "0 %"),
             ("first_pass_gigabytes_per_second", 1.5, "1.50 GB/s"),
+            ("megabytes_per_second", 1430.0, "1,430 MB/s"),
+            ("cpu_ns_per_megabyte", 658_400.0, "658 \u{b5}s"),
+            ("device_read_bytes_per_token", 1_048_576.0, "1.00 MiB"),
             ("rounds", 22_711.0, "22,711"),
             ("faults_per_page", 0.0625, "0.0625"),
             ("maps", 1_204_124.0, "1,204,124"),

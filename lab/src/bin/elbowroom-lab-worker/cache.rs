@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::fs::{File, OpenOptions};
-use std::ops::Range;
+use std::ops::{Deref, Range};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result, anyhow, ensure};
@@ -47,12 +47,29 @@ struct State {
 }
 
 struct Entry {
-    blocks: Vec<u32>,
-    /// Of each request whether its bytes are there.
-    is_read: Vec<bool>,
-    unread: usize,
-    holders: usize,
+    blocks: Blocks,
+    /// A bit for each request whose bytes are not there.
+    unread: u64,
+    holders: u32,
     used_at: u64,
+}
+
+/// The blocks of a chunk. Where chunks are small there are many, and one block needs no memory beside it.
+#[derive(Clone)]
+enum Blocks {
+    One([u32; 1]),
+    Many(Arc<[u32]>),
+}
+
+impl Deref for Blocks {
+    type Target = [u32];
+
+    fn deref(&self) -> &[u32] {
+        match self {
+            Self::One(block) => block,
+            Self::Many(blocks) => blocks,
+        }
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -74,7 +91,7 @@ pub struct Asked {
 pub struct Held<'c, 'a> {
     cache: &'c Cache<'a>,
     chunk: u64,
-    blocks: Vec<u32>,
+    blocks: Blocks,
 }
 
 /// Opens a file for direct reads.
@@ -93,8 +110,11 @@ impl<'a> Cache<'a> {
             blocks * block_bytes >= largest,
             "the cache of {bytes} bytes has no room for a chunk of {largest}; raise --memory"
         );
+        let requests = largest.div_ceil(REQUEST_BYTES);
+        ensure!(requests <= 64, "chunks of {largest} bytes take {requests} reads; make them at most 63M");
         let state = State {
-            entries: HashMap::new(),
+            // No more than that, so that it never grows, for which it would be there twice.
+            entries: HashMap::with_capacity(layout.count().min(blocks) as usize),
             idle: BTreeMap::new(),
             clock: 0,
             free_blocks: (0..u32::try_from(blocks)?).rev().collect(),
@@ -177,13 +197,18 @@ impl<'a> Cache<'a> {
         let count = (pages.end - pages.start).div_ceil(self.block_bytes) as usize;
         while state.free_blocks.len() < count {
             let Some((_, oldest)) = state.idle.pop_first() else { return false };
-            let dropped = state.entries.remove(&oldest).map(|entry| entry.blocks);
-            state.free_blocks.extend(dropped.into_iter().flatten());
+            if let Some(entry) = state.entries.remove(&oldest) {
+                state.free_blocks.extend_from_slice(&entry.blocks);
+            }
         }
-        let blocks = state.free_blocks.split_off(state.free_blocks.len() - count);
+        let left = state.free_blocks.len() - count;
+        let blocks = match state.free_blocks[left..] {
+            [block] => Blocks::One([block]),
+            ref blocks => Blocks::Many(blocks.into()),
+        };
+        state.free_blocks.truncate(left);
         let requests = self.requests(chunk);
-        let is_read = vec![false; requests as usize];
-        let entry = Entry { blocks, unread: is_read.len(), is_read, holders: 0, used_at: state.tick() };
+        let entry = Entry { blocks, unread: u64::MAX >> (64 - requests), holders: 0, used_at: state.tick() };
         state.entries.insert(chunk, entry);
         state.queue.extend((0..requests).map(|number| Request { chunk, number }));
         true
@@ -243,8 +268,7 @@ impl<'a> Cache<'a> {
             state.problem.get_or_insert(format!("a direct read failed: {error}"));
         }
         let entry = state.entries.get_mut(&request.chunk).expect("what is being read is not dropped");
-        entry.is_read[request.number as usize] = true;
-        entry.unread -= 1;
+        entry.unread &= !(1 << request.number);
         state.settle(request.chunk);
         self.progress.notify_all();
         state
@@ -282,14 +306,15 @@ impl Held<'_, '_> {
     pub fn wait_for(&self, of_file: Range<u64>) -> Result<(), Stop> {
         let first_page = self.cache.layout.pages(self.chunk).start;
         let last = self.cache.requests(self.chunk) - 1;
-        let request = |byte: u64| ((byte - first_page) / REQUEST_BYTES).min(last) as usize;
+        let request = |byte: u64| ((byte - first_page) / REQUEST_BYTES).min(last);
         let (from, to) = (request(of_file.start), request(of_file.end - 1));
+        let wanted = u64::MAX >> (63 - to) & u64::MAX << from;
         let mut state = self.cache.lock();
         loop {
             if let Some(problem) = &state.problem {
                 return Err(Stop::Failed(anyhow!("{problem}")));
             }
-            if state.entries[&self.chunk].is_read[from..=to].iter().all(|is_read| *is_read) {
+            if state.entries[&self.chunk].unread & wanted == 0 {
                 return Ok(());
             }
             state = self.cache.help_or_wait(state);

@@ -1,6 +1,7 @@
 //! The engine `device`: chunks are read at random places by direct reads, at several depths one after the
 //! other, and nothing is kept. It tells what the device can give.
 
+use std::slice::from_ref;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -8,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use elbowroom_lab::board::{DEPTH_RATES, now_ns};
-use elbowroom_lab::chunks::{DEPTH_COUNT, DEPTHS, Layout, Popularity, REQUEST_BYTES};
+use elbowroom_lab::chunks::{DEPTH_COUNT, DEPTHS, REQUEST_BYTES};
+use elbowroom_lab::plan::{Access, Plan};
 use elbowroom_lab::{PAGE_BYTES, content};
 
 use crate::CommonArgs;
@@ -17,30 +19,20 @@ use crate::ground::Ground;
 use crate::memory::Mapping;
 use crate::tally::{Counter, Outcome, Phase, Stop, Tally, run_threads};
 
-pub fn run(
-    common: &CommonArgs,
-    ground: &Ground,
-    layout: &Layout,
-    popularity: &Popularity,
-) -> Result<Outcome> {
+pub fn run(common: &CommonArgs, ground: &Ground, plan: &Plan) -> Result<Outcome> {
     run_threads(common, ground, |thread, counter| match thread {
         // This thread lets as many others read as each depth asks for.
-        0 => at_each_depth(common, layout, popularity, counter),
+        0 => at_each_depth(common, plan, counter),
         _ => Stop::Over,
     })
 }
 
-fn at_each_depth(
-    common: &CommonArgs,
-    layout: &Layout,
-    popularity: &Popularity,
-    counter: &Counter<'_>,
-) -> Stop {
+fn at_each_depth(common: &CommonArgs, plan: &Plan, counter: &Counter<'_>) -> Stop {
     let time = Duration::from_secs_f64(common.seconds / DEPTH_COUNT as f64);
     for (number, depth) in DEPTHS.into_iter().enumerate() {
         let (began_ns, until) = (now_ns(), Instant::now() + time);
-        let places =
-            Mutex::new(Places { popularity, layout, dice: popularity.dice(number as u64), left: 0..0 });
+        let dice = plan.dice(number as u64);
+        let places = Mutex::new(Places { plan, dice, step: Vec::new(), left: 0..0 });
         let read_bytes = AtomicU64::new(0);
         let reader = Reader { common, tally: counter.tally, places: &places, until };
         let stopped = thread::scope(|scope| {
@@ -59,11 +51,12 @@ fn at_each_depth(
     Stop::Over
 }
 
-/// The places that are read: chunks at random, each in order.
+/// The places that are read: those of one step after the other, each in order.
 struct Places<'a> {
-    popularity: &'a Popularity,
-    layout: &'a Layout,
+    plan: &'a Plan,
     dice: content::PageDice,
+    /// What is left of the step that is under way, the last one first.
+    step: Vec<Access>,
     /// What is left of the chunk that is under way.
     left: std::ops::Range<u64>,
 }
@@ -71,8 +64,14 @@ struct Places<'a> {
 impl Places<'_> {
     /// The next read, in bytes of the file.
     fn next(&mut self) -> std::ops::Range<u64> {
-        if self.left.is_empty() {
-            self.left = self.layout.pages(self.popularity.draw(&mut self.dice));
+        while self.left.is_empty() {
+            match self.step.pop() {
+                Some(access) => self.left = self.plan.layout.pages(access.chunk),
+                None => {
+                    self.plan.draw(&mut self.dice, &mut self.step);
+                    self.step.reverse();
+                }
+            }
         }
         let start = self.left.start;
         // A page more, of a chunk that begins within one, is no read of its own.
@@ -97,7 +96,7 @@ impl Reader<'_> {
             let place = self.places.lock().expect("no reader panics").next();
             let len = place.end - place.start;
             let before = now_ns();
-            memory.fill(&[0..len], &file, place.start).context("a direct read failed")?;
+            memory.fill(from_ref(&(0..len)), &file, place.start).context("a direct read failed")?;
             self.tally.operation_took(Phase::Busy, now_ns() - before);
             for (at, page) in (place.start / PAGE_BYTES..place.end / PAGE_BYTES).enumerate() {
                 let (got, expected) = (memory.stamp_at(at as u64), content::stamp(self.common.seed, 0, page));

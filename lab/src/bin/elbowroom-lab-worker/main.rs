@@ -37,7 +37,7 @@ mod team;
 mod uptodate_wait;
 mod verify;
 
-use chunks::ChunksArgs;
+use chunks::{ChunksArgs, SegmentsArgs, VectorArgs};
 use file_map_churn::Round;
 use ground::{Ground, HoldTimes};
 use moe::MoeArgs;
@@ -121,6 +121,20 @@ enum Mode {
         common: CommonArgs,
         #[command(flatten)]
         chunks: ChunksArgs,
+    },
+    /// Threads read what queries of a search engine read
+    Segments {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(flatten)]
+        segments: SegmentsArgs,
+    },
+    /// Threads read what searches for near vectors read
+    Vector {
+        #[command(flatten)]
+        common: CommonArgs,
+        #[command(flatten)]
+        vector: VectorArgs,
     },
     /// All threads read the dense weights and the used experts of each layer together
     Moe {
@@ -271,6 +285,12 @@ fn run(mode: Mode) -> Result<Outcome> {
             common.on_ground(|ground| lock_wait::run(&common, ground, pause))
         }
         Mode::Chunks { common, chunks } => common.on_ground(|ground| chunks::run(&common, ground, &chunks)),
+        Mode::Segments { common, segments } => {
+            common.on_ground(|ground| chunks::run_segments(&common, ground, &segments))
+        }
+        Mode::Vector { common, vector } => {
+            common.on_ground(|ground| chunks::run_vector(&common, ground, &vector))
+        }
         Mode::Moe { common, moe } => common.on_ground(|ground| moe::run(&common, ground, &moe)),
         Mode::Hold { bytes, until } => own_memory::hold(bytes, &until),
         Mode::Quiet { bytes, go, seconds } => {

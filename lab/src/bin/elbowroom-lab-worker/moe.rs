@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use anyhow::Result;
 use elbowroom_lab::board::{SLOT_ROUNDS, now_ns};
-use elbowroom_lab::chunks::Popularity;
+use elbowroom_lab::plan::Plan;
 use elbowroom_lab::routing::{Model, Routing, Weights};
 
 use crate::CommonArgs;
@@ -47,8 +47,7 @@ pub fn run(common: &CommonArgs, ground: &Ground, args: &MoeArgs) -> Result<Outco
     let layout = args.model.layout(weights, args.align, args.order);
     let ReadingArgs { way, cache_bytes } = args.reading;
     if way == Way::Direct {
-        let any = Popularity::new(layout.count(), 0.0, args.order);
-        return direct::run(common, ground, &layout, &any);
+        return direct::run(common, ground, &Plan::of_chunks(layout, 0.0, args.order));
     }
     let routing = Routing::read(&args.routing, args.model)?;
     let source = Source::open(common, ground, &layout, way, cache_bytes)?;

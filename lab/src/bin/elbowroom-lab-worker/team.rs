@@ -121,7 +121,9 @@ mod tests {
             for _ in 0..4 {
                 scope.spawn(|| {
                     for round in 1..=1000 {
-                        meeting.wait(|| drop(decided.fetch_add(1, Ordering::Relaxed)));
+                        meeting.wait(|| {
+                            decided.fetch_add(1, Ordering::Relaxed);
+                        });
                         assert_eq!(decided.load(Ordering::Relaxed), round);
                         // Nobody decides again before all have looked.
                         meeting.wait(|| {});
