@@ -40,8 +40,8 @@ const MOST_BALANCE: i8 = 2;
 const LATELY: u64 = 64;
 
 /// And if it is at most so many pages away from what came with the other one: threads that go through a chunk
-/// together take turns with smaller parts than a granule.
-const NEAR: u64 = 8;
+/// together take turns with parts of a granule or less.
+const NEAR: u64 = GRANULE;
 
 /// Entries of the table of touches, as a power of two.
 const TOUCHES: usize = 1024;
@@ -94,6 +94,9 @@ struct Leaf {
     granules: [Granule; 1 << LEAF_ORDER],
 }
 
+/// Accesses that have gone through fewer granules since they began may have been neighbours by chance.
+const LEAST_REACH: u64 = 2;
+
 /// Granules of the unit in which it is noted how far accesses go: 256 KiB, so that 64 MiB can be noted.
 const REACH_UNIT: u64 = 4;
 
@@ -107,8 +110,9 @@ struct Touch {
     granule: u64,
     /// The granule of the access itself; between the two all pages were brought at once.
     from: u64,
-    /// The page behind all of these.
+    /// The page behind all of these, and how many pages came at once.
     end: u64,
+    pages: u64,
     /// The access had come to that granule from the one before.
     entered: bool,
     /// The granule with the mark at which accesses began that have come here; `None`: it is not known.
@@ -195,6 +199,16 @@ impl Learned {
     /// Notes an access. `mapped` says whether accesses to a page of another folio would not have been seen.
     pub(crate) fn touched(&self, object: u64, access: &Reached, mapped: impl Fn(u64) -> bool) {
         self.0.lock().touched(object, access, mapped);
+    }
+
+    /// How many pages came with an access, of whichever thread, with which one to page `index` goes on; 0:
+    /// there was none lately.
+    pub(crate) fn came_before(&self, object: u64, index: u64) -> u64 {
+        let mut table = self.0.lock();
+        let (now, granule) = (table.file(object).touches, index >> GRANULE_ORDER);
+        let near = [Some(granule), granule.checked_sub(1)].into_iter().flatten();
+        let near = near.filter_map(|granule| table.touch(object, granule, now));
+        near.filter(|touch| touch.end.abs_diff(index) <= NEAR).map(|touch| touch.pages).max().unwrap_or(0)
     }
 
     /// Notes that so many pages are read as parts of a chunk that no thread waits for.
@@ -424,9 +438,9 @@ impl Table {
             self.touches = vec![Touch::default(); TOUCHES];
         }
         // An access that stays in what it was in is the same one.
-        let end = access.folio.end;
-        let new = Touch { object, granule, from: granule, end, entered, origin, at: now };
-        let touch = own.map_or(new, |own| Touch { end, at: now, ..own });
+        let (end, pages) = (access.folio.end, access.folio.end - access.folio.start);
+        let new = Touch { object, granule, from: granule, end, pages, entered, origin, at: now };
+        let touch = own.map_or(new, |own| Touch { end, pages, at: now, ..own });
         let last = access.folio.end.saturating_sub(1) >> GRANULE_ORDER;
         if access.is_first && !access.of_chunk {
             self.guess(object, granule..last + 1, touch.origin);
@@ -458,15 +472,14 @@ impl Table {
     /// An access has come to a granule from the one before, having gone through all that came with the access
     /// `before`. Where it has gone through a mark, nothing begins; where it has begun, it does.
     fn pass(&mut self, object: u64, before: Touch, granule: u64) {
-        let began = before.origin == Some(before.from);
-        if began || before.entered {
-            self.change(object, before.from, |known| {
-                let change = if began { MOST_BALANCE } else { -1 };
-                known.begins = (known.begins + change).clamp(0, MOST_BALANCE);
-            });
+        if before.entered {
+            self.change(object, before.from, |known| known.begins = (known.begins - 1).max(0));
         }
         if let Some(origin) = before.origin.filter(|origin| *origin < granule) {
             self.note_reach(object, origin, granule);
+            if granule - origin >= LEAST_REACH {
+                self.change(object, origin, |known| known.begins = MOST_BALANCE);
+            }
         }
         for passed in before.from.min(granule) + 1..=granule {
             self.change(object, passed, |known| {

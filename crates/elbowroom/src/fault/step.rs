@@ -6,8 +6,8 @@ use super::outcome::{Outcome, Reason, Wakeup};
 use super::repeats::Repeated;
 use super::{NO_THREAD, Pass};
 use crate::config::{
-    ALIAS_MOVES, CHUNK_SHARE, DELAY, FIRST_PART_ORDER, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES,
-    UPTODATE_YIELDS,
+    ALIAS_MOVES, CHUNK_SHARE, DELAY, FIRST_PART_ORDER, MAX_FOLIO_PAGES, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS,
+    UPTODATE_TRIES, UPTODATE_YIELDS,
 };
 use crate::group::Pause;
 use crate::learned::{Chunk, Reached};
@@ -95,7 +95,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             if !fault.major {
                 core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
             }
-            if core.config.ablation.learned_chunks && vma.spec.pattern == Pattern::Detect {
+            if learns(core, vma) {
                 let of_chunk = folio.state.test(Flag::Chunk);
                 let access = Reached { index, folio: folio.range(), is_first, of_chunk };
                 core.patterns().files.touched(object.serial, &access, |page| is_mapped(object, page));
@@ -214,7 +214,11 @@ impl<'a, P: Platform> Pass<'a, P> {
             chunk.part_order(index, FIRST_PART_ORDER)
         } else {
             let room = core.read_room(object.group.get(), object.size_pages());
-            core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room).ilog2() as u8
+            let pages = core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room);
+            let before =
+                if learns(core, vma) { core.patterns().files.came_before(object.serial, index) } else { 0 };
+            // Threads that go through a part of a file together are one stream.
+            pages.max((before * core.tuning().read_growth).min(room.most)).min(MAX_FOLIO_PAGES).ilog2() as u8
         };
         let order = object.free_order(index, order, object.size_pages());
         let extent = match self.take_frames(object.group.get(), order) {
@@ -274,6 +278,11 @@ pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
 }
 
+/// Whether it is noted which parts of the mapping's file are read whole.
+fn learns<P: Platform>(core: &Faults<P>, vma: &VmaGuard<'_>) -> bool {
+    core.config.ablation.learned_chunks && vma.spec.pattern == Pattern::Detect
+}
+
 /// The pages of the chunk that begins at page `index` of a file, if one is known and there is room for it.
 fn chunk_at<P: Platform>(
     core: &Faults<P>,
@@ -281,7 +290,7 @@ fn chunk_at<P: Platform>(
     object: &FileObject,
     index: u64,
 ) -> Option<Chunk> {
-    if !core.config.ablation.learned_chunks || vma.spec.pattern != Pattern::Detect {
+    if !learns(core, vma) {
         return None;
     }
     let (most, mapped) = (core.read_cap(object.group.get()) / CHUNK_SHARE, |page| is_mapped(object, page));
