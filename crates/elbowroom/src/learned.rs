@@ -6,7 +6,8 @@
 //! * Whether accesses that have come to it came from the granule before (the *link*), as a small balance: one
 //!   more for each time that they did, one less for each time that an access began here with nothing before
 //!   it, or that the pages were read ahead and were evicted before any access.
-//! * At which page accesses began here that came from nowhere and went on to the next granule (the *mark*).
+//! * At which page accesses began here without one to the page before, and went on to the next granule (the
+//!   *mark*).
 //!
 //! A chunk goes from a mark to the next mark, to the first granule that is not linked, or a little farther
 //! than accesses have gone from the mark so far. An access that goes on is seen by what was touched lately in
@@ -23,13 +24,16 @@ use std::ops::Range;
 /// log2 of the pages of a granule.
 const GRANULE_ORDER: u32 = 4;
 
-/// log2 of the granules of a leaf: 16 MiB.
-const LEAF_ORDER: u32 = 8;
+/// log2 of the granules of a leaf: 4 MiB.
+const LEAF_ORDER: u32 = 6;
 
 /// Leaves of a set: the one that was used least recently makes room.
 const WAYS: usize = 4;
 
-/// Parts of the budget: what is known takes one of so many.
+/// The fewest sets.
+const LEAST_SETS: usize = 4;
+
+/// Parts of the budget: what is known takes one of so many, and 30 KiB at least.
 const BUDGET_SHARE: usize = 2_000;
 
 /// A balance goes from minus this to this. Two mistakes make what was always right unused.
@@ -44,7 +48,7 @@ const LATELY: u64 = 64;
 const NEAR: u64 = GRANULE;
 
 /// Entries of the table of touches, as a power of two.
-const TOUCHES: usize = 1024;
+const TOUCHES: usize = 256;
 
 /// Files of which it is known how much was read for nothing.
 const FILES: usize = 64;
@@ -110,9 +114,10 @@ struct Touch {
     granule: u64,
     /// The granule of the access itself; between the two all pages were brought at once.
     from: u64,
-    /// The page behind all of these, and how many pages came at once.
+    /// The page behind all of these, how many pages came at once, and which thread brought them.
     end: u64,
     pages: u64,
+    thread: u32,
     /// The access had come to that granule from the one before.
     entered: bool,
     /// The granule with the mark at which accesses began that have come here; `None`: it is not known.
@@ -139,6 +144,7 @@ struct Use {
 
 /// An access to page `index`, which has mapped pages of a folio.
 pub(crate) struct Reached {
+    pub(crate) thread: u32,
     pub(crate) index: u64,
     /// The pages of the folio, of which `index` is one.
     pub(crate) folio: Range<u64>,
@@ -155,6 +161,9 @@ struct Table {
     /// Of each file so many pages of chunks may be read that were not accessed yet.
     ahead: u64,
     uses: u64,
+    /// Touches of all files: at least as many as those of any file, so that the clock of a file whose entry
+    /// was another's in between never goes back.
+    clock: u64,
 }
 
 /// What is known of the chunks of files.
@@ -163,13 +172,16 @@ pub(crate) struct Learned(Mutex<Table>);
 impl Learned {
     /// For a memory of so many bytes, of which at most one part in [`BUDGET_SHARE`] is used.
     pub(crate) fn new(bytes: usize, locks: &LockStats) -> Self {
-        let sets = (bytes / BUDGET_SHARE / size_of::<Leaf>() / WAYS).max(1);
+        let others = TOUCHES * size_of::<Touch>() + FILES * size_of::<Use>();
+        let leaves = (bytes / BUDGET_SHARE).saturating_sub(others) / size_of::<Leaf>();
+        let sets = (leaves / WAYS).max(LEAST_SETS);
         let mut table = Table {
             sets: Vec::new(),
             touches: Vec::new(),
             files: [Use::default(); FILES],
             ahead: bytes as u64 / PAGE_SIZE as u64 / BUDGET_AHEAD,
             uses: 0,
+            clock: 0,
         };
         table.sets.resize_with(sets, Vec::new);
         Self(locks.mutex(LockClass::Streams, table))
@@ -193,7 +205,7 @@ impl Learned {
     pub(crate) fn end(&self, object: u64, index: u64, most: u64) -> Option<u64> {
         let table = self.0.lock();
         let granule = index.checked_sub(1)? >> GRANULE_ORDER;
-        table.is_linked(object, granule).then(|| table.end(object, index - 1, most).0.max(index))
+        table.is_linked(object, granule).then(|| table.end(object, index - 1, most + 1).0.max(index))
     }
 
     /// Notes an access. `mapped` says whether accesses to a page of another folio would not have been seen.
@@ -201,13 +213,14 @@ impl Learned {
         self.0.lock().touched(object, access, mapped);
     }
 
-    /// How many pages came with an access, of whichever thread, with which one to page `index` goes on; 0:
-    /// there was none lately.
-    pub(crate) fn came_before(&self, object: u64, index: u64) -> u64 {
+    /// How many pages came with an access of another thread, with which one of `thread` to page `index` goes on;
+    /// 0: there was none lately.
+    pub(crate) fn came_before(&self, object: u64, index: u64, thread: u32) -> u64 {
         let mut table = self.0.lock();
         let (now, granule) = (table.file(object).touches, index >> GRANULE_ORDER);
         let near = [Some(granule), granule.checked_sub(1)].into_iter().flatten();
         let near = near.filter_map(|granule| table.touch(object, granule, now));
+        let near = near.filter(|touch| touch.thread != thread);
         near.filter(|touch| touch.end.abs_diff(index) <= NEAR).map(|touch| touch.pages).max().unwrap_or(0)
     }
 
@@ -220,7 +233,10 @@ impl Learned {
     pub(crate) fn unused(&self, object: u64, pages: Range<u64>) {
         let mut table = self.0.lock();
         for granule in granules(&pages) {
-            table.change(object, granule, |known| lower(&mut known.link));
+            // Only of what accesses came to is anything to be known.
+            if table.leaf(object, granule).is_some() {
+                table.change(object, granule, |known| lower(&mut known.link));
+            }
         }
     }
 }
@@ -268,10 +284,13 @@ impl Table {
         hash(object, leaf) as usize % self.sets.len()
     }
 
-    fn known(&self, object: u64, granule: u64) -> Granule {
+    fn leaf(&self, object: u64, granule: u64) -> Option<&Leaf> {
         let number = granule >> LEAF_ORDER;
-        let leaf = self.sets[self.set_of(object, number)].iter().find(|leaf| leaf.is(object, number));
-        leaf.map_or(Granule::default(), |leaf| leaf.granules[place(granule)])
+        self.sets[self.set_of(object, number)].iter().find(|leaf| leaf.is(object, number))
+    }
+
+    fn known(&self, object: u64, granule: u64) -> Granule {
+        self.leaf(object, granule).map_or(Granule::default(), |leaf| leaf.granules[place(granule)])
     }
 
     fn is_linked(&self, object: u64, granule: u64) -> bool {
@@ -299,9 +318,10 @@ impl Table {
     }
 
     fn file(&mut self, object: u64) -> &mut Use {
+        let touches = self.clock;
         let file = &mut self.files[hash(object, 0) as usize % FILES];
         if file.object != object {
-            *file = Use { object, ..Use::default() };
+            *file = Use { object, touches, ..Use::default() };
         }
         file
     }
@@ -411,11 +431,12 @@ impl Table {
     fn touch(&self, object: u64, granule: u64, now: u64) -> Option<Touch> {
         let touch = self.touches.get(hash(object, granule) as usize % TOUCHES)?;
         let same = touch.at > 0 && (touch.object, touch.granule) == (object, granule);
-        (same && now - touch.at <= LATELY).then_some(*touch)
+        (same && now.saturating_sub(touch.at) <= LATELY).then_some(*touch)
     }
 
     /// [`Learned::touched`].
     fn touched(&mut self, object: u64, access: &Reached, mapped: impl Fn(u64) -> bool) {
+        self.clock += 1;
         let file = self.file(object);
         file.note_touch(access);
         let (now, granule) = (file.touches, access.index >> GRANULE_ORDER);
@@ -437,10 +458,10 @@ impl Table {
         if self.touches.is_empty() {
             self.touches = vec![Touch::default(); TOUCHES];
         }
-        // An access that stays in what it was in is the same one.
-        let (end, pages) = (access.folio.end, access.folio.end - access.folio.start);
-        let new = Touch { object, granule, from: granule, end, pages, entered, origin, at: now };
-        let touch = own.map_or(new, |own| Touch { end, pages, at: now, ..own });
+        // A touch of a granule that was touched lately continues that touch.
+        let (thread, end, pages) = (access.thread, access.folio.end, access.folio.end - access.folio.start);
+        let new = Touch { object, granule, from: granule, end, pages, thread, entered, origin, at: now };
+        let touch = own.map_or(new, |own| Touch { end, pages, thread, at: now, ..own });
         let last = access.folio.end.saturating_sub(1) >> GRANULE_ORDER;
         if access.is_first && !access.of_chunk {
             self.guess(object, granule..last + 1, touch.origin);
@@ -502,14 +523,14 @@ impl Table {
         if index > 0 && !is_new && mapped(index - 1) {
             return false;
         }
-        let mut is_mark = true;
+        let (mut is_mark, mut was_mark) = (true, false);
         self.change(object, granule, |known| {
             if known.begins == 0 && known.first != first {
                 (known.first, known.reach) = (first, 0);
             }
-            is_mark = known.first == first;
+            (is_mark, was_mark) = (known.first == first, known.begins > 0);
             known.begins = (known.begins - 1).max(0);
-            if first == 0 {
+            if first == 0 || !was_mark {
                 lower(&mut known.link);
             }
         });

@@ -139,7 +139,9 @@ impl Streams {
         let cap = room.most.clamp(1, MAX_FOLIO_PAGES);
         let stream = *self.slot(thread, object);
         let known = stream.pages > 0 && (stream.thread, stream.object) == (thread, object);
-        let forward = known && index >= stream.start && index.saturating_sub(stream.next) < stream.pages;
+        // What was read ahead is gone before the thread has come to it.
+        let lost = index == stream.start && stream.reached <= index;
+        let forward = known && (lost || index >= stream.next && index - stream.next < stream.pages);
         let backward = known && index < stream.start && stream.start - index <= stream.pages;
         let usual = self.habit(object).pages();
         if forward {

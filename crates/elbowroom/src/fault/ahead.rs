@@ -14,6 +14,9 @@ use elbowroom_sync::Arc;
 use std::collections::VecDeque;
 use std::ops::Range;
 
+/// So many chunks wait at most to be read.
+const MOST_CHUNKS: usize = 64;
+
 /// Page ranges of files that are still to be read.
 #[derive(Default)]
 pub(super) struct Ahead {
@@ -24,11 +27,17 @@ pub(super) struct Ahead {
 impl Ahead {
     /// Adds what is left of a chunk, unless it is there already.
     pub(super) fn chunk(&mut self, object: Arc<FileObject>, chunk: Chunk) {
-        let end = chunk.pages.end;
-        let has = |(of, has): &(Arc<FileObject>, Chunk)| Arc::ptr_eq(of, &object) && has.pages.end == end;
-        if !chunk.pages.is_empty() && !self.chunks.iter().any(has) {
-            self.chunks.push_back((object, chunk));
+        let first = chunk.pages.start;
+        let has =
+            |(of, has): &(Arc<FileObject>, Chunk)| Arc::ptr_eq(of, &object) && has.pages.contains(&first);
+        if chunk.pages.is_empty() || self.chunks.iter().any(has) {
+            return;
         }
+        if self.chunks.len() >= MOST_CHUNKS {
+            // Threads that come to it read it themselves.
+            self.chunks.pop_front();
+        }
+        self.chunks.push_back((object, chunk));
     }
 
     /// Adds pages of which a program has said that it will need them.
@@ -66,6 +75,9 @@ impl<P: Platform> Handler<'_, P> {
 
     /// Starts reading the next piece of a chunk. Pieces of several chunks come in turn.
     fn read_chunk(&mut self, object: Arc<FileObject>, chunk: Chunk) {
+        if !object.is_mapped() {
+            return;
+        }
         let Range { start, end } = chunk.pages;
         let piece = start..end.min(start + self.core.tuning().ahead_piece_pages);
         self.pass().prefetch(&object, piece.clone(), &Parts::Of(&chunk));

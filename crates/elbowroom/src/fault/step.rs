@@ -97,7 +97,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             }
             if learns(core, vma) {
                 let of_chunk = folio.state.test(Flag::Chunk);
-                let access = Reached { index, folio: folio.range(), is_first, of_chunk };
+                let thread = fault.event.thread;
+                let access = Reached { thread, index, folio: folio.range(), is_first, of_chunk };
                 core.patterns().files.touched(object.serial, &access, |page| is_mapped(object, page));
             }
         }
@@ -215,8 +216,11 @@ impl<'a, P: Platform> Pass<'a, P> {
         } else {
             let room = core.read_room(object.group.get(), object.size_pages());
             let pages = core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room);
-            let before =
-                if learns(core, vma) { core.patterns().files.came_before(object.serial, index) } else { 0 };
+            let before = if learns(core, vma) {
+                core.patterns().files.came_before(object.serial, index, thread)
+            } else {
+                0
+            };
             // Threads that go through a part of a file together are one stream.
             pages.max((before * core.tuning().read_growth).min(room.most)).min(MAX_FOLIO_PAGES).ilog2() as u8
         };
@@ -259,8 +263,8 @@ impl<'a, P: Platform> Pass<'a, P> {
             core.read_cap(object.group.get()) / core.tuning().ahead_share,
         );
         let Some((start, pages)) = next else { return };
-        let learned = core.config.ablation.learned_chunks;
-        let known = if learned { core.patterns().files.end(object.serial, start, pages) } else { None };
+        let known =
+            if learns(core, vma) { core.patterns().files.end(object.serial, start, pages) } else { None };
         let end = (start + pages).min(known.unwrap_or(u64::MAX));
         if start < end.min(object.size_pages()).min(vma.pages().end) {
             self.ahead = Some((object.clone(), start..end));
@@ -299,7 +303,7 @@ fn chunk_at<P: Platform>(
     (chunk.pages.end > index).then_some(chunk)
 }
 
-/// Whether a page is mapped, or was, and so accesses to it may go unseen.
+/// Whether a page is in the cache and was accessed: further accesses may cause no fault.
 fn is_mapped(object: &FileObject, page: u64) -> bool {
     object.lookup(page).is_some_and(|folio| folio.state.test(Flag::Used))
 }

@@ -20,6 +20,7 @@ struct Cache {
     size: u64,
     /// Whether chunks are read whole.
     is_on: bool,
+    thread: u32,
     /// What happened: pages that were read, faults that waited, pages that were wanted and were not there.
     read: u64,
     waits: u64,
@@ -37,6 +38,7 @@ impl Cache {
             room,
             size,
             is_on,
+            thread: 1,
             read: 0,
             waits: 0,
             wanted: 0,
@@ -81,14 +83,16 @@ impl Cache {
         let chunk = { self.learned.chunk(FILE, page, most, |page| self.is_mapped(page)) };
         let Some(chunk) = chunk.filter(|_| self.is_on) else {
             let room = ReadRoom { most: 512.min(self.room / 4), free: 1 };
-            let pages = self.streams.plan(1, FILE, page, Pattern::Detect, room);
+            let pages = self.streams.plan(self.thread, FILE, page, Pattern::Detect, room);
+            let before = if self.is_on { self.learned.came_before(FILE, page, self.thread) } else { 0 };
+            let pages = pages.max((before * Tuning::default().read_growth).min(room.most));
             let came = self.insert(page, pages.ilog2() as u8, false);
-            return self.streams.note(1, FILE, came.start, came.end - came.start);
+            return self.streams.note(self.thread, FILE, came.start, came.end - came.start);
         };
         assert!(chunk.pages.start == page && chunk.pages.end - page <= most, "{chunk:?}");
         let end = chunk.pages.end.min(self.size);
         let first = self.insert(page, chunk.part_order(page, 6), false);
-        self.streams.note(1, FILE, first.start, first.end - first.start);
+        self.streams.note(self.thread, FILE, first.start, first.end - first.start);
         let mut at = first.end;
         while at < end {
             at = match self.folio(at) {
@@ -114,9 +118,10 @@ impl Cache {
         if !std::mem::replace(&mut folio.1, true) {
             let of = first..first + pages;
             if there {
-                self.streams.reached(1, FILE, of.clone());
+                self.streams.reached(self.thread, FILE, of.clone());
             }
-            let access = Reached { index: page, folio: of, is_first: true, of_chunk };
+            let thread = self.thread;
+            let access = Reached { thread, index: page, folio: of, is_first: true, of_chunk };
             self.learned.touched(FILE, &access, |page| self.is_mapped(page));
         }
     }
@@ -229,7 +234,7 @@ fn what_is_no_longer_read_whole_is_forgotten() {
 
 /// An access to the first of these pages, which are a folio.
 fn touch(learned: &Learned, object: u64, folio: Range<u64>) {
-    let access = Reached { index: folio.start, folio, is_first: true, of_chunk: false };
+    let access = Reached { thread: 1, index: folio.start, folio, is_first: true, of_chunk: false };
     learned.touched(object, &access, |_| false);
 }
 
@@ -261,5 +266,62 @@ fn what_is_known_has_a_bound() {
     }
     let table = learned.0.lock();
     let leaves: usize = table.sets.iter().map(Vec::len).sum();
-    assert!(leaves > 0 && leaves * size_of::<Leaf>() <= budget / BUDGET_SHARE, "{leaves}");
+    let others = table.touches.len() * size_of::<Touch>() + size_of_val(&table.files);
+    let bytes = leaves * size_of::<Leaf>() + others;
+    assert!(leaves > 0 && bytes <= budget / BUDGET_SHARE, "{leaves} leaves, {bytes} bytes");
+    assert!(LEAST_SETS * WAYS * size_of::<Leaf>() + others <= 40 << 10);
+}
+
+#[test]
+fn files_whose_entries_collide_do_not_disturb_each_other() {
+    let learned = Learned::new(64 << 20, &LockStats::default());
+    let slot = |object: u64| hash(object, 0) as usize % FILES;
+    let other = (FILE + 1..).find(|other| slot(*other) == slot(FILE)).unwrap();
+    touch(&learned, other, 0..1);
+    (0..1000).for_each(|nth| touch(&learned, FILE, nth * 160..nth * 160 + 1));
+    // The clock of the other file has not begun anew.
+    touch(&learned, other, 16..17);
+    assert!(!learned.0.lock().is_linked(other, 1), "the access goes on with one of long ago");
+}
+
+#[test]
+fn small_files_are_not_read_again_and_again_for_pages_at_random() {
+    // A read of such a file is nearly all of it, so each access is near what was read last.
+    let mut streams = Streams::new(Tuning::default());
+    let (mut seed, mut read) = (1, 0);
+    for nth in 0..4_000_u64 {
+        let (file, page) = (nth % 30, random(&mut seed) % 1024);
+        let pages = streams.plan(1, file, page, Pattern::Detect, ReadRoom { most: 512, free: 1 });
+        streams.note(1, file, page & !(pages - 1), pages);
+        read += pages;
+    }
+    assert!(read < 16_000, "{read} pages for 4000 accesses");
+}
+
+/// Reads chunks with threads that take turns within each, each with so many pages at a time: faults for each
+/// chunk, round by round.
+fn turns(pages: u64, rounds: u64) -> Vec<f64> {
+    let (size, mut seed) = (704 * 150, 7);
+    let all = chunks(|_| 704, size);
+    let mut cache = Cache::new(size / 4, size, true);
+    let mut round = || {
+        for _ in 0..all.len() {
+            let chunk = &all[random(&mut seed) as usize % all.len()];
+            for page in chunk.clone() {
+                cache.thread = 1 + ((page - chunk.start) / pages % 2) as u32;
+                cache.access(page);
+            }
+        }
+        cache.counted().1 as f64 / all.len() as f64
+    };
+    (0..rounds).map(|_| round()).collect()
+}
+
+#[test]
+fn threads_that_take_turns_within_a_chunk_are_one_reader() {
+    for pages in [1, 4, 16] {
+        let faults = turns(pages, 8);
+        let late = faults[4..].iter().sum::<f64>() / 4.0;
+        assert!(faults[0] < 10.0 && late < 1.6, "turns of {pages}: {faults:?}");
+    }
 }
