@@ -2,6 +2,7 @@
 
 use super::*;
 use elbowroom_machine::PAGE_SIZE;
+use elbowroom_machine::own_pid;
 use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
@@ -58,7 +59,8 @@ fn members_never_have_more_than_the_tree() {
             if began.elapsed() > Duration::from_millis(300) {
                 break;
             }
-            let lock = tree.lock(turn);
+            // With this process's id: a lock of a process that is gone may be taken from it.
+            let lock = tree.lock(u64::from(own_pid()) << 32 | turn);
             most = most.max(tree.used());
             drop(lock);
         }
