@@ -213,8 +213,8 @@ impl Learned {
         self.0.lock().touched(object, access, mapped);
     }
 
-    /// How many pages came with an access of another thread, with which one of `thread` to page `index` goes on;
-    /// 0: there was none lately.
+    /// How many pages came with an access of another thread, with which one of `thread` to page `index` goes
+    /// on; 0: there was none lately.
     pub(crate) fn came_before(&self, object: u64, index: u64, thread: u32) -> u64 {
         let mut table = self.0.lock();
         let (now, granule) = (table.file(object).touches, index >> GRANULE_ORDER);
