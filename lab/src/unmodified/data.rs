@@ -206,8 +206,10 @@ impl Store {
             let venv = self.dir.join("venv");
             ensure_done(Command::new("python3").args(["-m", "venv", "--system-site-packages"]).arg(&venv))?;
             self.python = venv.join("bin/python3").into();
-            // With -v it passes on what the build prints, which shows how far it is.
-            let mut line = vec![self.python.clone()];
+            // With -v it passes on what the build prints, which shows how far it is: if that is short lines, not
+            // whole commands of the compiler, which scikit-build is told by the variable.
+            let mut line = ["env", "SKBUILD_CMAKE_VERBOSE=false"].map(OsString::from).to_vec();
+            line.push(self.python.clone());
             line.extend(["-m", "pip", "install", "-v"].iter().chain(&modules).map(OsString::from));
             let mut building = Building::begin(progress, format!("pip install {}", modules.join(" ")));
             child::run_watched(&line, PIP_BOUND, interrupt, &mut building).context("pip has failed")?;
