@@ -23,6 +23,20 @@ const MAKE_BOUND: Duration = Duration::from_secs(3600);
 /// To install modules of Python, some of which are built from source.
 const PIP_BOUND: Duration = Duration::from_secs(2 * 3600);
 
+/// What runs pip so that the lab sees what its builds print, which pip writes to standard error: all goes to
+/// both, since an error's message is taken from standard error.
+const PIP_SHOWN: [&str; 8] = [
+    "env",
+    "SKBUILD_CMAKE_VERBOSE=false",
+    "bash",
+    "-o",
+    "pipefail",
+    "-c",
+    "\"$@\" 2>&1 | tee -a /dev/stderr",
+    // The name of the shell, which $@ does not have.
+    "pip",
+];
+
 /// Where the data is before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cache {
@@ -208,7 +222,7 @@ impl Store {
             self.python = venv.join("bin/python3").into();
             // With -v it passes on what the build prints, which shows how far it is: if that is short lines, not
             // whole commands of the compiler, which scikit-build is told by the variable.
-            let mut line = ["env", "SKBUILD_CMAKE_VERBOSE=false"].map(OsString::from).to_vec();
+            let mut line = PIP_SHOWN.map(OsString::from).to_vec();
             line.push(self.python.clone());
             line.extend(["-m", "pip", "install", "-v"].iter().chain(&modules).map(OsString::from));
             let mut building = Building::begin(progress, format!("pip install {}", modules.join(" ")));
