@@ -220,8 +220,8 @@ impl Store {
             let venv = self.dir.join("venv");
             ensure_done(Command::new("python3").args(["-m", "venv", "--system-site-packages"]).arg(&venv))?;
             self.python = venv.join("bin/python3").into();
-            // With -v it passes on what the build prints, which shows how far it is: if that is short lines, not
-            // whole commands of the compiler, which scikit-build is told by the variable.
+            // With -v pip passes on what the build prints, which shows how far it is. The variable has
+            // scikit-build print short lines, not whole commands of the compiler.
             let mut line = PIP_SHOWN.map(OsString::from).to_vec();
             line.push(self.python.clone());
             line.extend(["-m", "pip", "install", "-v"].iter().chain(&modules).map(OsString::from));
