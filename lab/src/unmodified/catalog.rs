@@ -1,7 +1,7 @@
 //! The programs: what they need, how their data is made, and how they are run.
 
 /// The scripts and sources, which are written beside the data.
-pub const SOURCES: [(&str, &str); 12] = [
+pub const SOURCES: [(&str, &str); 13] = [
     ("common.py", include_str!("../../programs/common.py")),
     ("arrays.py", include_str!("../../programs/arrays.py")),
     ("sqlite.py", include_str!("../../programs/sqlite.py")),
@@ -10,6 +10,7 @@ pub const SOURCES: [(&str, &str); 12] = [
     ("store.py", include_str!("../../programs/store.py")),
     ("vectors.py", include_str!("../../programs/vectors.py")),
     ("repository.py", include_str!("../../programs/repository.py")),
+    ("mixture.py", include_str!("../../programs/mixture.py")),
     ("hash.c", include_str!("../../programs/hash.c")),
     ("memory.py", include_str!("../../programs/memory.py")),
     ("maps.cc", include_str!("../../programs/maps.cc")),
@@ -21,11 +22,33 @@ pub const SOURCES: [(&str, &str); 12] = [
 pub enum Need {
     /// A module of Python, and the package that has it.
     Module(&'static str, &'static str),
+    /// A module that pip builds from source.
+    Built(&'static Built),
     /// A command, and the package that has it.
     Command(&'static str, &'static str),
     /// What a compiler makes of a source.
     Compiled(&'static Source),
 }
+
+/// A module of Python that has no package that is built already.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Built {
+    /// As Python imports it.
+    pub module: &'static str,
+    /// As pip knows it.
+    pub package: &'static str,
+    /// The compiler that must be there to build it: the command, which Debian's package is named like.
+    pub compiler: &'static str,
+    /// How long building it takes, for people.
+    pub takes: &'static str,
+}
+
+const LLAMA: Built = Built {
+    module: "llama_cpp",
+    package: "llama-cpp-python",
+    compiler: "g++",
+    takes: "some 10 minutes on 2 processors",
+};
 
 /// A program that is compiled beside the scripts.
 #[derive(Debug, PartialEq, Eq)]
@@ -90,6 +113,9 @@ pub struct Program {
     pub check: &'static [&'static str],
     /// What the run does to the data.
     pub leaves: Data,
+    /// What each line is that the run prints after its first one; how many it prints in a second is a figure
+    /// then. Empty if lines are not counted.
+    pub lines_are: &'static str,
     /// Which part of the memory it has.
     pub memory_divisor: u64,
 }
@@ -104,6 +130,7 @@ pub const NONE: Program = Program {
     run: &[],
     check: &[],
     leaves: Data::Kept,
+    lines_are: "",
     memory_divisor: 1,
 };
 
@@ -228,6 +255,26 @@ pub const FILES: [Program; 10] = [
     },
 ];
 
+/// Programs that run models of machine learning from mapped files.
+pub const MODELS: [Program; 1] = [Program {
+    name: "llama",
+    needs: &[NUMPY, Need::Module("gguf", "gguf"), Need::Built(&LLAMA)],
+    data: "mixture-1",
+    make: script!("mixture", "make"),
+    warm: script!("mixture", "warm"),
+    run: script!("mixture", "run"),
+    lines_are: "tokens",
+    ..NONE
+}];
+
+/// A quarter of the model that lab/programs/mixture.py makes, in MiB.
+pub const fn quarter_of_model(percent: u64) -> u64 {
+    /// Of one of twelve layers with all of its experts.
+    const LAYER_MEBIBYTES: u64 = 68;
+    let layers = 12 * percent / 100;
+    if layers > 0 { layers * LAYER_MEBIBYTES } else { 12 * LAYER_MEBIBYTES * percent / 100 }
+}
+
 /// Programs that allocate more than they may have: at 100 % about four times 512M.
 pub const MEMORY: [Program; 8] = [
     Program {
@@ -300,10 +347,11 @@ mod tests {
 
     #[test]
     fn names_are_different_and_lines_name_scripts_that_there_are() {
-        for (index, program) in FILES.iter().chain(&MEMORY).enumerate() {
-            let same = |other: &&Program| other.name == program.name;
-            assert!(index < FILES.len() || MEMORY.iter().filter(same).count() == 1, "{}", program.name);
-            assert!(index >= FILES.len() || FILES.iter().filter(same).count() == 1, "{}", program.name);
+        for (all, program) in [&FILES[..], &MODELS, &MEMORY]
+            .into_iter()
+            .flat_map(|all| all.iter().map(move |program| (all, program)))
+        {
+            assert_eq!(all.iter().filter(|other| other.name == program.name).count(), 1, "{}", program.name);
             for line in [program.make, program.warm, program.run, program.check] {
                 for script in line.iter().filter_map(|word| word.strip_prefix("{scripts}/")) {
                     let made = [&HASH, &MAPS, &HEAP].iter().any(|source| source.made == script);

@@ -15,6 +15,8 @@ pub const EXAMPLES: &str = "Examples:
   elbowroom lab run programs --kind files
   elbowroom lab run programs --kind memory --percent 25 --memory 128M
   elbowroom lab run programs --kind in-memory --only maps,zstd      everything fits: at most 1.05 times plain
+  elbowroom lab run programs --kind models --install                 builds llama.cpp once, some 10 minutes
+  elbowroom lab run programs --kind models --percent 25 --runs 1     a model of 3 layers instead of 12
   elbowroom lab run programs --only lmdb,git --runs 5 --dir /data/lab --json programs.json
   elbowroom lab run programs --percent 2 --memory 32M --runs 1      with little data, to try it
   elbowroom lab run programs --install                              installs what is missing
@@ -32,6 +34,12 @@ The programs of --kind files, and what they need:
                                                              apt: libtokyocabinet-dev, gcc
   git      60,000 objects of a pack of 1 GB, through windows of 1 MiB
                                                              apt: git; python
+Those of --kind models, with a quarter of the model as memory:
+  llama    32 tokens of a mixture of experts of random weights in f16: 3.4 GB, 12 layers x 32 experts
+           of 8.65 MB, of which 4 are used   apt: g++; python: llama-cpp-python (built by pip), gguf, numpy
+Plain is the kernel with all memory that there is, and the model is in the page cache then. Each token and a
+checksum of what it was chosen from must be the same in all engines. A table of its own has tokens per second,
+without the program's start and the prompt.
 Those of --kind memory, which need four times the memory that they have:
   arrays   sort, histogram and matrix product                python: numpy
   frames   group-by and join of 24,000,000 rows              python: polars
@@ -57,6 +65,8 @@ Python is that of DIR/venv if there is one, else python3. The data is made once,
 pub enum ProgramsKind {
     /// They map files that are larger than the memory
     Files,
+    /// They run models that are larger than the memory, from mapped files
+    Models,
     /// They allocate more than the memory
     Memory,
     /// The same programs, and everything fits
@@ -76,12 +86,13 @@ pub struct ProgramsArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
     /// Elbowroom's --memory, and the limit of the kernel's control group (page cache included) [default: 256M
-    /// for files, 512M for memory, 4G for in-memory or in proportion to --percent]
+    /// for files, a quarter of the model for models, 512M for memory, 4G for in-memory or in proportion to
+    /// --percent]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "memory_bytes")]
     pub memory: Option<Size>,
-    /// Elbowroom's --swap, and the size of the kernel's swap file; not for --kind files [default: eight
-    /// times the memory; for in-memory once]
+    /// Elbowroom's --swap, and the size of the kernel's swap file; for --kind memory and --kind in-memory
+    /// [default: eight times the memory; for in-memory once]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "swap_bytes")]
     pub swap: Option<Size>,
@@ -94,8 +105,8 @@ pub struct ProgramsArgs {
     pub percent: u64,
     /// The engines, in the order of their turns: plain; kernel; elbowroom (with
     /// --heap all); elbowroom-large (with --heap large); elbowroom-vma_locks is elbowroom without that
-    /// improvement [default: kernel and elbowroom; for memory plain before them;
-    /// for in-memory plain, elbowroom-large and elbowroom]
+    /// improvement [default: kernel and elbowroom; for models and memory plain
+    /// before them; for in-memory plain, elbowroom-large and elbowroom]
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
     /// For --kind in-memory, leave free memory as it is before each run. Without this as much as --memory,
@@ -133,7 +144,7 @@ impl ProgramsArgs {
         // A quarter of it must be enough for a manager.
         ensure!(self.memory() >= Size::from_bytes(32 << 20), "--memory must be at least 32M");
         ensure!(
-            self.swap.is_none() || self.kind != ProgramsKind::Files,
+            self.swap.is_none() || !matches!(self.kind, ProgramsKind::Files | ProgramsKind::Models),
             "--swap is for --kind memory and --kind in-memory"
         );
         for name in &self.only {
@@ -150,6 +161,7 @@ impl ProgramsArgs {
     pub fn all(&self) -> &'static [Program] {
         match self.kind {
             ProgramsKind::Files => &catalog::FILES,
+            ProgramsKind::Models => &catalog::MODELS,
             ProgramsKind::Memory | ProgramsKind::InMemory => &catalog::MEMORY,
         }
     }
@@ -158,6 +170,8 @@ impl ProgramsArgs {
     pub fn memory(&self) -> Size {
         let by_kind = match self.kind {
             ProgramsKind::Files => 256,
+            // Of a model that is hardly there a quarter would be less than a manager needs.
+            ProgramsKind::Models => catalog::quarter_of_model(self.percent).max(32),
             ProgramsKind::Memory => 512,
             ProgramsKind::InMemory => (4096 * self.percent / 100).max(256),
         };
@@ -167,7 +181,7 @@ impl ProgramsArgs {
     /// How much of their memory may be somewhere else; `None`: none.
     pub fn swap(&self) -> Option<Size> {
         let by_kind = match self.kind {
-            ProgramsKind::Files => return None,
+            ProgramsKind::Files | ProgramsKind::Models => return None,
             ProgramsKind::Memory => 8,
             ProgramsKind::InMemory => 1,
         };
@@ -178,7 +192,7 @@ impl ProgramsArgs {
     pub fn part_for(&self, program: &Program, all: Size) -> Size {
         match self.kind {
             ProgramsKind::InMemory => all,
-            ProgramsKind::Files | ProgramsKind::Memory => {
+            ProgramsKind::Files | ProgramsKind::Models | ProgramsKind::Memory => {
                 Size::from_bytes(all.bytes() / program.memory_divisor)
             }
         }
@@ -189,6 +203,12 @@ impl ProgramsArgs {
         self.kind == ProgramsKind::InMemory
     }
 
+    /// Whether an engine has the data in the page cache from the start. Plain has models there: it is to show
+    /// what is possible without a disk.
+    pub fn begins_warm(&self, engine: Engine) -> bool {
+        self.is_in_memory() || (self.kind == ProgramsKind::Models && engine.kind == Kind::Plain)
+    }
+
     /// Who takes turns.
     pub fn engines(&self) -> Vec<Engine> {
         if !self.engines.is_empty() {
@@ -196,7 +216,7 @@ impl ProgramsArgs {
         }
         let kinds: &[Kind] = match self.kind {
             ProgramsKind::Files => &[Kind::Kernel, Kind::Elbowroom],
-            ProgramsKind::Memory => &[Kind::Plain, Kind::Kernel, Kind::Elbowroom],
+            ProgramsKind::Memory | ProgramsKind::Models => &[Kind::Plain, Kind::Kernel, Kind::Elbowroom],
             ProgramsKind::InMemory => &[Kind::Plain, Kind::ElbowroomLarge, Kind::Elbowroom],
         };
         kinds.iter().copied().map(Engine::whole).collect()

@@ -8,7 +8,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::catalog::{Data, Need, Program, SOURCES, Source};
+use super::building::Building;
+use super::catalog::{Built, Data, Need, Program, SOURCES, Source};
 use super::child;
 use crate::device::check_on_disk;
 use crate::files;
@@ -19,6 +20,22 @@ use crate::progress::Progress;
 const DEFAULT_NAME: &str = "elbowroom-lab-programs";
 /// To make data, on a slow disk and one processor.
 const MAKE_BOUND: Duration = Duration::from_secs(3600);
+/// To install modules of Python, some of which are built from source.
+const PIP_BOUND: Duration = Duration::from_secs(2 * 3600);
+
+/// What runs pip so that the lab sees what its builds print, which pip writes to standard error: all goes to
+/// both, since an error's message is taken from standard error.
+const PIP_SHOWN: [&str; 8] = [
+    "env",
+    "SKBUILD_CMAKE_VERBOSE=false",
+    "bash",
+    "-o",
+    "pipefail",
+    "-c",
+    "\"$@\" 2>&1 | tee -a /dev/stderr",
+    // The name of the shell, which $@ does not have.
+    "pip",
+];
 
 /// Where the data is before a run.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,6 +136,12 @@ impl Store {
                 let found = child::run(&line, Duration::from_secs(60), interrupt, |_| {}).is_ok();
                 (!found).then(|| format!("Python has no module {module}: pip install {package}"))
             }
+            Need::Built(Built { module, package, compiler, takes }) => {
+                let line = [self.python.clone(), "-c".into(), format!("import {module}").into()];
+                let found = child::run(&line, Duration::from_secs(60), interrupt, |_| {}).is_ok();
+                let how = format!("pip install {package}, which builds it by {compiler} in {takes}");
+                (!found).then(|| format!("Python has no module {module}: {how}"))
+            }
             Need::Command(command, package) => {
                 let line = [OsString::from(command), "--version".into()];
                 let found = child::run(&line, Duration::from_secs(60), interrupt, |_| {}).is_ok();
@@ -151,7 +174,12 @@ impl Store {
     ///
     /// # Errors
     /// If pip or apt-get fail.
-    pub fn install(&mut self, programs: &[&Program], interrupt: &Interrupt) -> Result<()> {
+    pub fn install(
+        &mut self,
+        programs: &[&Program],
+        interrupt: &Interrupt,
+        progress: &mut Progress,
+    ) -> Result<()> {
         let lacking = |this: &Self| -> Vec<Need> {
             let all = programs.iter().flat_map(|program| program.needs);
             all.filter(|need| this.lacks(need, interrupt).is_some()).copied().collect()
@@ -160,6 +188,10 @@ impl Store {
             .iter()
             .flat_map(|need| match need {
                 Need::Module(..) => vec![],
+                Need::Built(built) => {
+                    let compiler = Need::Command(built.compiler, built.compiler);
+                    self.lacks(&compiler, interrupt).map(|_| built.compiler).into_iter().collect()
+                }
                 Need::Command(_, package) => vec![*package],
                 Need::Compiled(source) => source.packages.to_vec(),
             })
@@ -174,6 +206,11 @@ impl Store {
             .iter()
             .filter_map(|need| match need {
                 Need::Module(_, package) => Some(*package),
+                Need::Built(built) => {
+                    let Built { package, takes, .. } = built;
+                    progress.keep(&format!("pip builds {package} from source, once, which takes {takes}"));
+                    Some(*package)
+                }
                 _ => None,
             })
             .collect();
@@ -183,7 +220,13 @@ impl Store {
             let venv = self.dir.join("venv");
             ensure_done(Command::new("python3").args(["-m", "venv", "--system-site-packages"]).arg(&venv))?;
             self.python = venv.join("bin/python3").into();
-            ensure_done(Command::new(&self.python).args(["-m", "pip", "install", "-q"]).args(&modules))?;
+            // With -v pip passes on what the build prints, which shows how far it is. The variable has
+            // scikit-build print short lines, not whole commands of the compiler.
+            let mut line = PIP_SHOWN.map(OsString::from).to_vec();
+            line.push(self.python.clone());
+            line.extend(["-m", "pip", "install", "-v"].iter().chain(&modules).map(OsString::from));
+            let mut building = Building::begin(progress, format!("pip install {}", modules.join(" ")));
+            child::run_watched(&line, PIP_BOUND, interrupt, &mut building).context("pip has failed")?;
         }
         Ok(())
     }

@@ -154,6 +154,8 @@ mod tests {
             engine,
             run: 1,
             seconds,
+            lines_per_second: None,
+            lines_are: "",
             cpu_seconds: 1.0,
             device_read_bytes: None,
             device_written_bytes: None,

@@ -5,6 +5,7 @@
 //! what they should be. Each program must print the same in all engines, and what it has stored must be the
 //! same, or the session fails.
 
+mod building;
 mod catalog;
 pub mod child;
 pub mod cli;
@@ -85,7 +86,7 @@ fn measure(args: &ProgramsArgs) -> Result<Report> {
     let mut store = Store::open(args.dir.as_deref(), args.percent)?;
     let wanted: Vec<_> = args.all().iter().filter(|program| args.wants(program.name)).collect();
     if args.install {
-        store.install(&wanted, &interrupt)?;
+        store.install(&wanted, &interrupt, &mut progress)?;
     }
     let mut found = Vec::new();
     for program in wanted {
@@ -194,8 +195,10 @@ impl Session<'_> {
                 let mebibytes = |bytes: Option<u64>| bytes.map_or(0, |bytes| bytes >> 20);
                 let (read, written) = (mebibytes(run.device_read_bytes), mebibytes(run.device_written_bytes));
                 let (seconds, cpu, result) = (run.seconds, run.cpu_seconds, &run.result);
+                let rate = run.lines_per_second;
+                let rate = rate.map(|rate| format!("{rate:.2} {}/s, ", run.lines_are)).unwrap_or_default();
                 progress.keep(&format!(
-                    "{label}: {seconds:.2} s, CPU {cpu:.2} s, read {read} MiB, \
+                    "{label}: {rate}{seconds:.2} s, CPU {cpu:.2} s, read {read} MiB, \
                      written {written} MiB; {result}"
                 ));
                 let first = first.get_or_insert_with(|| run.clone());
@@ -223,7 +226,7 @@ impl Session<'_> {
         turn: usize,
         mut begins: impl FnMut(),
     ) -> Result<Run> {
-        let cache = if self.args.is_in_memory() { Cache::Warm } else { Cache::Cold };
+        let cache = if self.args.begins_warm(engine) { Cache::Warm } else { Cache::Cold };
         self.store.prepare(program, cache, &self.interrupt)?;
         self.interrupt.sleep_until(Instant::now() + REST)?;
         if self.args.is_in_memory() && !self.args.cold_memory {
@@ -249,10 +252,11 @@ impl Session<'_> {
                 self.programs.program_under_elbowroom(memory, &stats, &engine.off(), swap, &line)
             }
         };
+        let mut lines = Lines::default();
         let mut sampler = Sampler::new(if engine.is_kernel() { Managed::No } else { Managed::Yes });
         let bound = Duration::from_secs_f64(self.args.bound_seconds);
         let begun = Load::begin();
-        let ended = child::run_sampled(&line, bound, &self.interrupt, |_| {}, Some(&mut sampler));
+        let ended = child::run_sampled(&line, bound, &self.interrupt, |_| lines.add(), Some(&mut sampler));
         if let Some(kills @ 1..) = group.as_ref().map(Cgroup::oom_kills) {
             bail!("it cannot run in {memory} ({kills} out-of-memory kills by the kernel); raise --memory");
         }
@@ -265,6 +269,8 @@ impl Session<'_> {
             engine,
             run: turn,
             seconds: ended.time.as_secs_f64(),
+            lines_per_second: lines.per_second().filter(|_| !program.lines_are.is_empty()),
+            lines_are: program.lines_are,
             cpu_seconds: ended.cpu.total().as_secs_f64(),
             device_read_bytes: ended.device_bytes.map(|bytes| bytes.0),
             device_written_bytes: ended.device_bytes.map(|bytes| bytes.1),
@@ -275,6 +281,32 @@ impl Session<'_> {
             pages_out: if engine.is_kernel() { None } else { pages_out(scratch.path())? },
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
+    }
+}
+
+/// When a program printed its lines.
+#[derive(Default)]
+struct Lines {
+    first: Option<Instant>,
+    since_first: Duration,
+    after_first: u32,
+}
+
+impl Lines {
+    /// Notes a line that has come just now.
+    fn add(&mut self) {
+        match self.first {
+            None => self.first = Some(Instant::now()),
+            Some(first) => {
+                self.since_first = first.elapsed();
+                self.after_first += 1;
+            }
+        }
+    }
+
+    /// Of the lines after the first one, which says that the program has started.
+    fn per_second(&self) -> Option<f64> {
+        (self.after_first > 0).then(|| f64::from(self.after_first) / self.since_first.as_secs_f64())
     }
 }
 

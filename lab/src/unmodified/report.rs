@@ -16,6 +16,8 @@ use crate::verdict::{LEGEND, Spread, ratio, ratio_cell};
 
 /// Less of it is better.
 const SECONDS: &str = "time_ns";
+/// More of it is better.
+const RATE: &str = "lines_per_second";
 
 /// One run of a program.
 #[derive(Debug, Clone, Serialize)]
@@ -28,6 +30,12 @@ pub struct Run {
     pub run: usize,
     /// From the start of the program to its end.
     pub seconds: f64,
+    /// How many lines it printed in a second, from the first one on, if they are counted.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lines_per_second: Option<f64>,
+    /// What each of these lines is.
+    #[serde(skip_serializing_if = "str::is_empty")]
+    pub lines_are: &'static str,
     /// User and system time of the program, and under Elbowroom of the manager in it.
     pub cpu_seconds: f64,
     /// What devices read for it.
@@ -147,6 +155,7 @@ impl Report {
         }
         let mut text = format!("{}\n\n", self.description);
         align(&rows, &mut text);
+        self.add_rates(&mut text);
         text.push_str(&goals::table(self));
         let _ = write!(text, "\n{LEGEND}\n{}", engine::legend(&self.engines));
         let loads: Vec<Load> = self.runs.iter().filter_map(|run| run.load).collect();
@@ -155,6 +164,31 @@ impl Report {
             let _ = writeln!(text, "{what} was left out: {reason}");
         }
         text
+    }
+
+    /// A row for each program whose lines are counted.
+    fn add_rates(&self, text: &mut String) {
+        let pairs = engine::compared(&self.engines);
+        let mut header = vec!["in a second, from the first one on".to_owned()];
+        header.extend(self.engines.iter().map(Engine::to_string));
+        header.extend(pairs.iter().map(|(ours, base)| format!("{ours}/{base}")));
+        let mut rows = vec![header];
+        for program in self.programs() {
+            let rate = |engine| self.spread(program, engine, |run| run.lines_per_second);
+            let Some(run) = self.runs.iter().find(|run| run.program == program) else { continue };
+            if run.lines_per_second.is_none() {
+                continue;
+            }
+            let mut row = vec![format!("{program}: {}", run.lines_are)];
+            let shown = |rate: Spread| rate.show(|value| format!("{value:.2}"));
+            row.extend(self.engines.iter().map(|engine| rate(*engine).map_or_else(|| "-".into(), shown)));
+            row.extend(pairs.iter().map(|(ours, base)| ratio_cell(RATE, rate(*ours), rate(*base))));
+            rows.push(row);
+        }
+        if rows.len() > 1 {
+            text.push('\n');
+            align(&rows, text);
+        }
     }
 
     /// The object with the single runs, and with medians by program and engine.
@@ -170,7 +204,16 @@ impl Report {
                     .collect();
                 let ratios =
                     self.others().iter().map(|other| (other.to_string(), self.ratio(program, *other)));
-                (program, json!({ "seconds": seconds, "ratios": ratios.collect::<BTreeMap<_, _>>() }))
+                let rates: BTreeMap<_, _> = self
+                    .engines
+                    .iter()
+                    .filter_map(|engine| {
+                        let rate = self.spread(program, *engine, |run| run.lines_per_second)?;
+                        Some((engine.to_string(), rate.median))
+                    })
+                    .collect();
+                let ratios: BTreeMap<_, _> = ratios.collect();
+                (program, json!({ "seconds": seconds, "ratios": ratios, "lines_per_second": rates }))
             })
             .collect();
         json!({
@@ -199,6 +242,8 @@ mod tests {
             engine,
             run,
             seconds,
+            lines_per_second: Some(1.0 / seconds),
+            lines_are: "objects",
             cpu_seconds: 1.0,
             device_read_bytes: None,
             device_written_bytes: None,
@@ -224,7 +269,9 @@ mod tests {
             runs,
         };
         assert_eq!(report.json()["medians"]["git"]["ratios"]["kernel"], 0.5);
+        assert_eq!(report.json()["medians"]["git"]["lines_per_second"]["kernel"], 0.25);
         let table = report.table();
+        assert!(table.contains("git: objects"), "{table}");
         // One run of the kernel's took 100 s.
         assert!(table.contains("4.00 (2.00 - 100.00)  2.00 (1.00 - 3.00)") && table.contains("0.50 unclear"));
         assert!(

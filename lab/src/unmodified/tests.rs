@@ -33,6 +33,10 @@ fn what_makes_no_sense_is_refused_before_anything_is_made() {
     let sort = catalog::MEMORY.iter().find(|program| program.name == "sort").unwrap();
     assert_eq!(in_memory.part_for(sort, in_memory.memory()), in_memory.memory());
     assert_eq!(memory.part_for(sort, memory.memory()).bytes(), 32 << 20);
+    let models = parse("--kind models --percent 25").unwrap();
+    assert_eq!((models.memory().to_string(), models.swap()), ("204M".into(), None));
+    let warm: Vec<_> = models.engines().into_iter().filter(|engine| models.begins_warm(*engine)).collect();
+    assert_eq!(warm, [Engine::whole(Kind::Plain)]);
     for (wrong, said) in [
         ("--only mongodb", "there is no program mongodb; there are numpy"),
         ("--runs 0", "--runs must be"),
@@ -42,6 +46,7 @@ fn what_makes_no_sense_is_refused_before_anything_is_made() {
         ("--kind mail", "files"),
         ("--kind memory --only annoy", "there are arrays"),
         ("--swap 1G", "--kind memory"),
+        ("--kind models --swap 1G", "--kind memory"),
     ] {
         let error = format!("{:#}", parse(wrong).unwrap_err());
         assert!(error.contains(said), "{wrong}: {error}");
@@ -55,7 +60,7 @@ fn every_program_that_is_here_runs_with_little_data() {
     let store = Store::open(Some(dir.path()), 1).unwrap();
     let mut progress = Progress::new();
     let bound = Duration::from_secs(120);
-    for program in catalog::FILES.iter().chain(&catalog::MEMORY) {
+    for program in catalog::FILES.iter().chain(&catalog::MODELS).chain(&catalog::MEMORY) {
         let missing = store.missing(program, &interrupt);
         if !missing.is_empty() {
             eprintln!("{} is skipped: {}", program.name, missing.join("; "));
