@@ -112,7 +112,7 @@ const LOOKED_AT: u64 = 256;
 struct Touch {
     object: u64,
     granule: u64,
-    /// The granule of the access itself; between the two all pages were brought at once.
+    /// The granule of the access. All pages from there to the end of `granule` came with it, at once.
     from: u64,
     /// The page behind all of these, how many pages came at once, and which thread brought them.
     end: u64,
@@ -421,8 +421,9 @@ impl Table {
             granule += 1;
             let next = granule << GRANULE_ORDER;
             if next >= index + most || !self.is_linked(object, granule) {
-                let begins = self.known(object, granule);
-                return (next.min(index + most), begins.begins > 0 && begins.first == 0);
+                let behind = self.known(object, granule);
+                let begins = behind.begins > 0 && behind.first == 0;
+                return (next.min(index + most), begins && next <= index + most);
             }
         }
     }
