@@ -187,17 +187,19 @@ impl Learned {
         Self(locks.mutex(LockClass::Streams, table))
     }
 
-    /// The pages to read for a fault at page `index` of a file: those of the chunk that begins there, at most
-    /// `most`. `None`: no chunk is known to begin there. `mapped` says whether accesses to a page are not
-    /// seen. A chunk of which the first part is mapped begins behind that part.
-    pub(crate) fn chunk(
+    /// What to read for a fault of `thread` at page `index` of a file: the chunk that begins there, at most
+    /// `most` pages of it. If none is known: how many pages came with an access of another thread with which
+    /// this one goes on; 0: there was none lately. `mapped` says whether accesses to a page are not seen. A
+    /// chunk of which the first part is mapped begins behind that part.
+    pub(crate) fn to_read(
         &self,
-        object: u64,
-        index: u64,
+        thread: u32,
+        (object, index): (u64, u64),
         most: u64,
         mapped: impl Fn(u64) -> bool,
-    ) -> Option<Chunk> {
-        self.0.lock().chunk(object, index, most, mapped)
+    ) -> Result<Chunk, u64> {
+        let mut table = self.0.lock();
+        table.chunk(object, index, most, mapped).ok_or_else(|| table.came_before(object, index, thread))
     }
 
     /// Up to which page a thread that has come to page `index` of a file should have pages read ahead: the
@@ -211,17 +213,6 @@ impl Learned {
     /// Notes an access. `mapped` says whether accesses to a page of another folio would not have been seen.
     pub(crate) fn touched(&self, object: u64, access: &Reached, mapped: impl Fn(u64) -> bool) {
         self.0.lock().touched(object, access, mapped);
-    }
-
-    /// How many pages came with an access of another thread, with which one of `thread` to page `index` goes
-    /// on; 0: there was none lately.
-    pub(crate) fn came_before(&self, object: u64, index: u64, thread: u32) -> u64 {
-        let mut table = self.0.lock();
-        let (now, granule) = (table.file(object).touches, index >> GRANULE_ORDER);
-        let near = [Some(granule), granule.checked_sub(1)].into_iter().flatten();
-        let near = near.filter_map(|granule| table.touch(object, granule, now));
-        let near = near.filter(|touch| touch.thread != thread);
-        near.filter(|touch| touch.end.abs_diff(index) <= NEAR).map(|touch| touch.pages).max().unwrap_or(0)
     }
 
     /// Notes that so many pages are read as parts of a chunk that no thread waits for.
@@ -326,7 +317,7 @@ impl Table {
         file
     }
 
-    /// [`Learned::chunk`].
+    /// [`Learned::to_read`].
     fn chunk(&mut self, object: u64, index: u64, most: u64, mapped: impl Fn(u64) -> bool) -> Option<Chunk> {
         let begin = self.begin(object, index, &mapped);
         let known = begin.map(|begin| self.known_chunk(object, begin, index, most));
@@ -391,17 +382,35 @@ impl Table {
         marks.min().unwrap_or(u64::MAX).min(index + most)
     }
 
-    /// The page of the mark from which pages are mapped up to `index`, which is not.
-    fn begin(&self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> Option<u64> {
+    /// The touch with which an access to a page goes on: the last one of its granule or of the one before.
+    fn touch_before(&mut self, object: u64, index: u64) -> Option<Touch> {
+        let (now, granule) = (self.file(object).touches, index >> GRANULE_ORDER);
+        let near = [Some(granule), granule.checked_sub(1)].into_iter().flatten();
+        let near = near.filter_map(|granule| self.touch(object, granule, now));
+        near.filter(|touch| touch.end.abs_diff(index) <= NEAR).max_by_key(|touch| touch.at)
+    }
+
+    /// How many pages came with an access of another thread with which an access to a page goes on.
+    fn came_before(&mut self, object: u64, index: u64, thread: u32) -> u64 {
+        let before = self.touch_before(object, index);
+        before.filter(|touch| touch.thread != thread).map_or(0, |touch| touch.pages)
+    }
+
+    /// The page of the mark at which the accesses began that have come to page `index`: those with which this
+    /// one goes on; if there were none lately, those that can have come unseen through the mapped pages
+    /// before.
+    fn begin(&mut self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> Option<u64> {
+        let origin = self.touch_before(object, index).and_then(|before| before.origin);
+        // What accesses were seen to go through need not be looked up.
+        let passed = |page| origin.is_some_and(|origin| page >> GRANULE_ORDER >= origin) || mapped(page);
         let first = index >> GRANULE_ORDER;
         for granule in (first.saturating_sub(LOOKED_AT)..=first).rev() {
             let (known, start) = (self.known(object, granule), granule << GRANULE_ORDER);
             let mark = start + u64::from(known.first);
-            // The access may have come through all pages since the mark unseen.
-            if known.begins > 0 && mark <= index && (mark == index || mapped(mark) && mapped(index - 1)) {
+            if known.begins > 0 && mark <= index && (mark == index || passed(mark) && passed(index - 1)) {
                 return Some(mark);
             }
-            if known.link <= 0 || start < index && !mapped(start) {
+            if known.link <= 0 || start < index && !passed(start) {
                 return None;
             }
         }

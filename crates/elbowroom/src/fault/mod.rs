@@ -6,13 +6,13 @@
 //! ready, and the fault starts again from the top. No step takes an address-space-wide lock, except to tell
 //! a wrong access from a mapping in change.
 //!
-//! `step` has the decisions (`private` those for pages that belong to one space, `stores` which pages
-//! become writable together with the one that is stored to, `swap_ahead` what is read from the swap file
-//! ahead of a thread), `needs` what is done between two looks, `outcome` what a look can come to and the
-//! one loop that acts on it, `table` the states of a fault, what follows each, and what is counted. Two
-//! kinds of thread run the loop, and each has its own way to wait: a handler (this file), and a thread that
-//! serves a fault of its own (`inline`). `end` is how faults end, `watchdog` the thread that ends those
-//! that wait for too long, and `trouble` what is done when something is broken.
+//! `step` has the decisions (`private` those for pages that belong to one space, `read` what is read of a
+//! file, `stores` which pages become writable together with the one that is stored to, `swap_ahead` what is
+//! read from the swap file ahead of a thread), `needs` what is done between two looks, `outcome` what a look
+//! can come to and the one loop that acts on it, `table` the states of a fault, what follows each, and what
+//! is counted. Two kinds of thread run the loop, and each has its own way to wait: a handler (this file), and
+//! a thread that serves a fault of its own (`inline`). `end` is how faults end, `watchdog` the thread that
+//! ends those that wait for too long, and `trouble` what is done when something is broken.
 
 mod ahead;
 mod end;
@@ -25,6 +25,7 @@ mod needs;
 mod out_run;
 mod outcome;
 mod private;
+mod read;
 mod repeats;
 mod stall;
 mod step;

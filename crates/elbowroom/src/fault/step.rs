@@ -3,20 +3,19 @@
 use super::Faults;
 use super::needs::Need;
 use super::outcome::{Outcome, Reason, Wakeup};
+use super::read::note_access;
 use super::repeats::Repeated;
 use super::{NO_THREAD, Pass};
 use crate::config::{
-    ALIAS_MOVES, CHUNK_SHARE, DELAY, FIRST_PART_ORDER, MAX_FOLIO_PAGES, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS,
-    UPTODATE_TRIES, UPTODATE_YIELDS,
+    ALIAS_MOVES, DELAY, OPTIMISTIC_LOOKUPS, UPTODATE_LOOKS, UPTODATE_TRIES, UPTODATE_YIELDS,
 };
 use crate::group::Pause;
-use crate::learned::{Chunk, Reached};
-use crate::object::{FileObject, InsertError};
+use crate::object::FileObject;
 use crate::page::{Flag, Folio, LockedFolio, Owner, Parked};
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
 use crate::stats::Event;
-use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Pattern, Prot, VmaGuard};
+use crate::vma::{Enter, LayoutShared, LayoutState, Mm, Prot, VmaGuard};
 use elbowroom_machine::{Access, Denial, Errno, Extent, Mmu, PAGE_SHIFT, PAGE_SIZE, UnmapError, Wake};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
@@ -95,12 +94,7 @@ impl<'a, P: Platform> Pass<'a, P> {
             if !fault.major {
                 core.streams.lock().reached(fault.event.thread, object.serial, folio.range());
             }
-            if learns(core, vma) {
-                let of_chunk = folio.state.test(Flag::Chunk);
-                let thread = fault.event.thread;
-                let access = Reached { thread, index, folio: folio.range(), is_first, of_chunk };
-                core.patterns().files.touched(object.serial, &access, |page| is_mapped(object, page));
-            }
+            note_access(core, vma, object, (fault, &folio), is_first);
         }
         if step.is_mapped_now() && !fault.event.write && !object.is_memory() {
             self.read_on(vma, object, &folio, fault);
@@ -190,86 +184,6 @@ impl<'a, P: Platform> Pass<'a, P> {
         }
         Outcome::Again
     }
-
-    /// Makes the folio for a page that is not in the cache and starts reading it.
-    fn read_at_fault(
-        &mut self,
-        vma: &VmaGuard<'_>,
-        object: &Arc<FileObject>,
-        index: u64,
-        fault: &mut Parked,
-    ) -> Outcome {
-        if self.io.is_none() {
-            return Outcome::Wait(Reason::Handler);
-        }
-        let (core, thread) = (self.core, fault.event.thread);
-        let waited_for_it =
-            fault.major && fault.waited_for.as_ref().is_some_and(|f| f.range().contains(&index));
-        if waited_for_it && !fault.alone {
-            core.counters.add(Event::RetryIoMiss, 1);
-        }
-        let chunk = if fault.alone { None } else { chunk_at(core, vma, object, index) };
-        let order = if fault.alone {
-            0
-        } else if let Some(chunk) = &chunk {
-            chunk.part_order(index, FIRST_PART_ORDER)
-        } else {
-            let room = core.read_room(object.group.get(), object.size_pages());
-            let pages = core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room);
-            let before = if learns(core, vma) {
-                core.patterns().files.came_before(object.serial, index, thread)
-            } else {
-                0
-            };
-            // Threads that go through a part of a file together are one stream.
-            pages.max((before * core.tuning().read_growth).min(room.most)).min(MAX_FOLIO_PAGES).ilog2() as u8
-        };
-        let order = object.free_order(index, order, object.size_pages());
-        let extent = match self.take_frames(object.group.get(), order) {
-            Ok(extent) => extent,
-            Err(step) => return step,
-        };
-        match self.start_read(object, index, extent, &[]) {
-            Ok(folio) => {
-                if let (Some(chunk), Some(io)) = (chunk, self.io.as_deref_mut()) {
-                    core.counters.add(Event::ChunkReads, 1);
-                    io.ahead.chunk(object.clone(), chunk.from(folio.range().end));
-                }
-                core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
-                Outcome::Wait(Reason::Folio(folio))
-            }
-            Err(InsertError::Exists) => Outcome::Again,
-            Err(InsertError::Closed) => core.refuse(fault.event.addr, bus(vma), || true),
-        }
-    }
-
-    /// Has the next part of a sequential stream read ahead, at the end of the step, while the thread works
-    /// on this part.
-    fn read_on(&mut self, vma: &VmaGuard<'_>, object: &Arc<FileObject>, folio: &Folio, fault: &Parked) {
-        let core = self.core;
-        // Only handlers start reads.
-        if self.io.is_none() || !folio.state.clear(Flag::Readahead) && !fault.major {
-            return;
-        }
-        // If many faults wait for reads, the device is busy, and frames are better used for those reads.
-        if core.groups.waiting() > core.tuning().read_on_max_waiting {
-            return;
-        }
-        let thread = fault.event.thread;
-        let next = core.streams.lock().read_on(
-            thread,
-            object.serial,
-            folio.range().end,
-            core.read_cap(object.group.get()) / core.tuning().ahead_share,
-        );
-        let Some((start, pages)) = next else { return };
-        let known =
-            if learns(core, vma) { core.patterns().files.end(object.serial, start, pages) } else { None };
-        let end = (start + pages).min(known.unwrap_or(u64::MAX));
-        if start < end.min(object.size_pages()).min(vma.pages().end) {
-            self.ahead = Some((object.clone(), start..end));
-        }
-    }
 }
 
 /// When an access beyond the end of a file follows one at the page before, so many following pages are denied
@@ -280,32 +194,6 @@ const DENIED_AHEAD: usize = 63;
 /// that reason first.
 pub(super) fn bus(vma: &VmaGuard<'_>) -> Denial {
     if vma.spec.prot.contains(Prot::WRITE) { Denial::Bus } else { Denial::BusReadOnly }
-}
-
-/// Whether it is noted which parts of the mapping's file are read whole.
-fn learns<P: Platform>(core: &Faults<P>, vma: &VmaGuard<'_>) -> bool {
-    core.config.ablation.learned_chunks && vma.spec.pattern == Pattern::Detect
-}
-
-/// The pages of the chunk that begins at page `index` of a file, if one is known and there is room for it.
-fn chunk_at<P: Platform>(
-    core: &Faults<P>,
-    vma: &VmaGuard<'_>,
-    object: &FileObject,
-    index: u64,
-) -> Option<Chunk> {
-    if !learns(core, vma) {
-        return None;
-    }
-    let (most, mapped) = (core.read_cap(object.group.get()) / CHUNK_SHARE, |page| is_mapped(object, page));
-    let mut chunk = core.patterns().files.chunk(object.serial, index, most, mapped)?;
-    chunk.pages.end = chunk.pages.end.min(object.size_pages()).min(vma.pages().end);
-    (chunk.pages.end > index).then_some(chunk)
-}
-
-/// Whether a page is in the cache and was accessed: further accesses may cause no fault.
-fn is_mapped(object: &FileObject, page: u64) -> bool {
-    object.lookup(page).is_some_and(|folio| folio.state.test(Flag::Used))
 }
 
 /// Whether the owner of the folio's lock will probably have it for a moment only: the folio is uptodate,

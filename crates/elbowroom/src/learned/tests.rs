@@ -80,11 +80,11 @@ impl Cache {
     fn fault(&mut self, page: u64) {
         self.waits += 1;
         let most = self.room / 8;
-        let chunk = { self.learned.chunk(FILE, page, most, |page| self.is_mapped(page)) };
-        let Some(chunk) = chunk.filter(|_| self.is_on) else {
+        let to_read = self.learned.to_read(self.thread, (FILE, page), most, |page| self.is_mapped(page));
+        let Some(chunk) = to_read.clone().ok().filter(|_| self.is_on) else {
             let room = ReadRoom { most: 512.min(self.room / 4), free: 1 };
             let pages = self.streams.plan(self.thread, FILE, page, Pattern::Detect, room);
-            let before = if self.is_on { self.learned.came_before(FILE, page, self.thread) } else { 0 };
+            let before = to_read.err().filter(|_| self.is_on).unwrap_or(0);
             let pages = pages.max((before * Tuning::default().read_growth).min(room.most));
             let came = self.insert(page, pages.ilog2() as u8, false);
             return self.streams.note(self.thread, FILE, came.start, came.end - came.start);
@@ -248,13 +248,14 @@ fn a_chunk_is_bounded_by_the_file_and_by_what_may_be_read() {
         // Time passes.
         (0..1000).for_each(|_| touch(&learned, FILE, 0..1));
     }
-    let chunk = |most| learned.chunk(FILE, 64, most, |_| false).unwrap().pages;
+    let to_read = |file, page, most| learned.to_read(1, (file, page), most, |_| false);
+    let chunk = |most| to_read(FILE, 64, most).unwrap().pages;
     assert_eq!(chunk(1 << 20), 64..4096);
     assert_eq!(chunk(100), 64..164);
-    assert_eq!(learned.chunk(FILE, 80, 100, |_| false), None, "accesses begin at page 64");
+    assert_eq!(to_read(FILE, 80, 100), Err(0), "accesses begin at page 64");
     // Where the pages before are mapped, the access has come through them.
-    assert_eq!(learned.chunk(FILE, 96, 100, |page| page < 96).unwrap().pages, 96..196);
-    assert_eq!(learned.chunk(FILE + 1, 64, 100, |_| false), None, "nothing is known of another file");
+    assert_eq!(learned.to_read(1, (FILE, 96), 100, |page| page < 96).unwrap().pages, 96..196);
+    assert_eq!(to_read(FILE + 1, 64, 100), Err(0), "nothing is known of another file");
 }
 
 #[test]
