@@ -95,3 +95,15 @@ fn first_mappings(variant: Variant) {
     cursors("first_mappings", 300, variant, &[]);
 }
 behaviour!(first_mappings: plain, m64, m16, copy);
+
+/// Chunks that are read whole, while their file, their mapping and the process change.
+fn chunks(variant: Variant) {
+    let scratch = Scratch::new();
+    let command = Command::new(program("chunks")).args([&scratch.file("data"), "7", "12"]);
+    let outcome = command.variant(variant).run().success();
+    assert_eq!(outcome.stdout, "whole\n", "{}", outcome.report());
+    if let Some(stats) = &outcome.stats {
+        assert!(stats["chunk_reads"].as_u64() >= Some(100), "{}", outcome.report());
+    }
+}
+behaviour!(chunks: plain, m64, m16, copy, threads, user_mode);
