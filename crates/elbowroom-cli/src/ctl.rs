@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use clap::{Args, Subcommand};
-use elbowroom::{GroupRow, ProcessRow, ProcessTree, StallAverages};
+use elbowroom::{GroupRow, ProcessRow, StallAverages};
 use elbowroom_options::size::{self, Shown};
 use serde::Serialize;
 
@@ -197,7 +197,7 @@ fn list(as_json: bool) -> Result<(), Failure> {
 /// Lists the processes of a run, and their groups.
 fn list_one(run: Option<u32>, as_json: bool) -> Result<(), Failure> {
     let run = Run::find(run)?;
-    let (processes, groups) = (run.tree.snapshot().rows, groups::all(&run));
+    let (processes, groups) = (run.snapshot().rows, groups::all(&run));
     let of = |row: &ProcessRow| groups.iter().filter(|group| group.pid == row.pid).collect::<Vec<_>>();
     if as_json {
         let process = |row: &ProcessRow| {
@@ -401,8 +401,8 @@ fn no_such(pid: u32) -> Failure {
 }
 
 /// The row of a process.
-fn row(tree: &ProcessTree, pid: u32) -> Result<ProcessRow, Failure> {
-    tree.snapshot().rows.into_iter().find(|row| row.pid == pid).ok_or_else(|| no_such(pid))
+fn row(run: &Run, pid: u32) -> Result<ProcessRow, Failure> {
+    run.snapshot().rows.into_iter().find(|row| row.pid == pid).ok_or_else(|| no_such(pid))
 }
 
 fn set_low(run: &Run, pid: u32, low: u64) -> Result<(), Failure> {
@@ -416,7 +416,7 @@ fn set_low(run: &Run, pid: u32, low: u64) -> Result<(), Failure> {
         );
         return Err(Failure::new(NOT_DONE, why));
     }
-    let has = row(&run.tree, pid)?.bytes;
+    let has = row(run, pid)?.bytes;
     if !run.tree.set_low(pid, low) {
         return Err(no_such(pid));
     }
@@ -425,7 +425,7 @@ fn set_low(run: &Run, pid: u32, low: u64) -> Result<(), Failure> {
 
 fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
     let run = Run::find(Some(pid))?;
-    let before = row(&run.tree, pid)?.bytes;
+    let before = row(&run, pid)?.bytes;
     let least = before.saturating_sub(bytes).max(KEPT + AT_HAND);
     if bytes > 0 && before <= least {
         let why = format!(
@@ -435,11 +435,11 @@ fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
         );
         return Err(Failure::new(NOT_DONE, why));
     }
-    let now = || row(&run.tree, pid).map(|row| row.bytes).unwrap_or_default();
+    let now = || row(&run, pid).map(|row| row.bytes).unwrap_or_default();
     let (mut asked_at, mut times) = (None::<Instant>, 0_u32);
     let is_reached = wait(
         || {
-            let Ok(row) = row(&run.tree, pid) else { return true };
+            let Ok(row) = row(&run, pid) else { return true };
             let is_due = asked_at.is_none_or(|asked| asked.elapsed() > ASK_AGAIN);
             // The process gives its free pages first, and then takes some again to have free pages at hand.
             // So each request asks for twice the multiple of the missing bytes that the last one asked for.
@@ -453,7 +453,7 @@ fn reclaim(pid: u32, bytes: u64) -> Result<(), Failure> {
         },
         || format!("{} of {} left", Shown(now()), Shown(before)),
     );
-    let now = row(&run.tree, pid)?.bytes;
+    let now = row(&run, pid)?.bytes;
     let changed = format!("process {pid}: {} used, {} before", Shown(now), Shown(before));
     if !is_reached {
         let why = format!(

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::Path;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use elbowroom::{ProcessTree, TableFile, TreeSnapshot};
@@ -101,7 +102,7 @@ impl Run {
         let tables = directories.iter().flat_map(|dir| run_table::tables(dir));
         let runs = tables.filter_map(|(path, tree)| Some(Self { main_pid: main_pid(&path)?, tree }));
         let mut runs: Vec<_> = runs.filter(|run| !run.is_over()).collect();
-        runs.sort_by_cached_key(|run| std::cmp::Reverse(run.tree.snapshot().age));
+        runs.sort_by_cached_key(|run| std::cmp::Reverse(run.snapshot().age));
         runs
     }
 
@@ -119,7 +120,16 @@ impl Run {
 
     /// The run in a few words.
     pub fn brief(&self) -> Brief {
-        Brief::of(self.main_pid, &self.tree.snapshot())
+        Brief::of(self.main_pid, &self.snapshot())
+    }
+
+    /// The run as it is now, without processes that are gone. The processes of a run look for those
+    /// themselves, but a process without managed memory does not.
+    pub fn snapshot(&self) -> TreeSnapshot {
+        static TURNS: AtomicU32 = AtomicU32::new(0);
+        let turn = TURNS.fetch_add(1, Ordering::Relaxed);
+        self.tree.free_the_dead(u64::from(std::process::id()) << 32 | u64::from(turn));
+        self.tree.snapshot()
     }
 
     /// Whether all processes of the run have ended.

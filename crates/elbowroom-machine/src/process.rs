@@ -2,9 +2,17 @@
 
 use rustix::process::{Pid, getpid, test_kill_process};
 use rustix::time::{ClockId, clock_gettime};
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::{Read, Write};
+use std::os::unix::ffi::OsStrExt;
 
 /// The length of a clock tick of /proc, in nanoseconds: the same on every architecture (USER_HZ).
 const TICK_NS: u64 = 10_000_000;
+/// No text of /proc/PID/stat is longer: 52 numbers, and a name of 64 bytes.
+const STAT_BYTES: usize = 2048;
+/// No path of such a file is longer.
+const STAT_PATH_BYTES: usize = 32;
 
 /// Nanoseconds since the machine was started, including the time in which it was suspended.
 pub fn boot_time() -> u64 {
@@ -55,20 +63,30 @@ pub fn process_exists(pid: u32) -> bool {
 }
 
 /// When a process was started, in nanoseconds since the boot, rounded down to 10 ms. 0: it exists, but
-/// /proc does not say since when. `None`: it is gone, or a zombie.
+/// /proc does not say since when. `None`: it is gone, or a zombie. Allocates nothing.
 pub fn process_started(pid: u32) -> Option<u64> {
-    let by_signal = || process_exists(pid).then_some(0);
-    match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
-        Ok(stat) => started(&stat).unwrap_or_else(by_signal),
-        Err(_) => by_signal(),
-    }
+    let mut text = [0; STAT_BYTES];
+    let stat = read_stat(pid, &mut text).and_then(started);
+    stat.unwrap_or_else(|| process_exists(pid).then_some(0))
+}
+
+/// Reads /proc/PID/stat. `None`: /proc is not there, or the process is not.
+fn read_stat(pid: u32, text: &mut [u8; STAT_BYTES]) -> Option<&[u8]> {
+    let mut path = [0; STAT_PATH_BYTES];
+    let mut rest = path.as_mut_slice();
+    write!(rest, "/proc/{pid}/stat").ok()?;
+    let len = STAT_PATH_BYTES - rest.len();
+    let mut file = File::open(OsStr::from_bytes(&path[..len])).ok()?;
+    let len = file.read(text).ok()?;
+    Some(&text[..len])
 }
 
 /// The start time in a text of /proc/PID/stat. The inner `None`: the process has ended. The outer `None`:
 /// the text does not have the form of such a file.
-fn started(stat: &str) -> Option<Option<u64>> {
-    // The command name, in parentheses, may contain any character.
-    let (_, rest) = stat.rsplit_once(") ")?;
+fn started(stat: &[u8]) -> Option<Option<u64>> {
+    // The command name, in parentheses, may contain any byte.
+    let name_end = stat.iter().rposition(|byte| *byte == b')')?;
+    let rest = std::str::from_utf8(stat.get(name_end + 2..)?).ok()?;
     let field = |number: usize| rest.split(' ').nth(number - 3);
     let threads: u64 = field(20)?.parse().ok()?;
     let ticks: u64 = field(22)?.parse().ok()?;
@@ -108,11 +126,14 @@ mod tests {
     #[test]
     fn the_start_stands_behind_any_name() {
         let rest = "1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 THREADS 0 123 9 9";
-        let stat =
-            |state: &str, threads: &str| format!("7 (a) b) {state} {}", rest.replace("THREADS", threads));
+        let stat = |state: &str, threads: &str| {
+            let rest = format!(") {state} {}", rest.replace("THREADS", threads));
+            [b"7 (a) \xff".as_slice(), rest.as_bytes()].concat()
+        };
         assert_eq!(started(&stat("S", "1")), Some(Some(123 * TICK_NS)));
         assert_eq!(started(&stat("Z", "1")), Some(None));
         assert_eq!(started(&stat("Z", "2")), Some(Some(123 * TICK_NS)));
-        assert_eq!(started("nothing"), None);
+        assert_eq!(started(b"nothing"), None);
+        assert_eq!(started(b"7 (cut)"), None);
     }
 }

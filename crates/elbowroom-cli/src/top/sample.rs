@@ -152,7 +152,7 @@ pub struct Stalls {
 impl Sample {
     /// The run as it is now.
     pub fn take(run: &Run) -> Self {
-        let snapshot = run.tree.snapshot();
+        let snapshot = run.snapshot();
         let rows: Vec<Row> =
             snapshot.rows.iter().map(|row| Row::of(row, milliseconds(snapshot.age))).collect();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();

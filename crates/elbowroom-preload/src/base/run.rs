@@ -65,7 +65,7 @@ pub fn lack() -> Option<&'static str> {
 
 /// The figures of the whole run so far. Allocates nothing.
 pub fn totals() -> Option<RunTotals> {
-    member().map(|member| member.tree().totals())
+    member().map(|member| RunTotals::seen_by(member))
 }
 
 /// The largest processes of the run so far. Allocates nothing.

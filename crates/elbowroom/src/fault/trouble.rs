@@ -7,6 +7,7 @@ use crate::group::{GroupEvent, OverLimit};
 use crate::page::Parked;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
+use crate::process_tree::RunTotals;
 use elbowroom_machine::PAGE_SHIFT;
 use elbowroom_sync::atomic::Ordering;
 use elbowroom_sync::time::{Duration, Instant};
@@ -87,7 +88,7 @@ impl<P: Platform> Faults<P> {
                  Its memory group, or one above it ({group}), {what}"
             ));
         }
-        let run = self.config.member.as_ref().map(|member| member.tree().totals());
+        let run = self.config.member.as_ref().map(|member| RunTotals::seen_by(member));
         if let Some(run) = run.filter(|run| run.processes > 1) {
             let figures = [run.bytes, run.max_bytes, run.swap_bytes, run.swap_max_bytes];
             let [has, max, out, swap] = figures.map(mebibytes);

@@ -3,8 +3,8 @@
 use super::choice::{self, KEPT, LEAST};
 use super::gauges::ProcessGauges;
 use super::groups::{OwnGroups, ShownGroups};
-use super::table::{ProcessTree, TreeLock, row};
-use super::view::ProcessUse;
+use super::table::{ProcessTree, TreeLock, head, row};
+use super::view::{ProcessUse, RunTotals};
 use crate::pause::{Cause, pause};
 use elbowroom_machine::{boot_time, own_name, own_pid, shared_anonymous_pages};
 use elbowroom_sync::Arc;
@@ -13,6 +13,8 @@ use elbowroom_sync::time::Duration;
 
 /// A process asks others for pages at most this often.
 const ASK_PAUSE: Duration = Duration::from_millis(2);
+/// Dead processes are looked for at most this often.
+const LOOK_FOR_DEAD: Duration = Duration::from_millis(50);
 /// A process without a row has no bell: its supplier looks this often whether it has work.
 const NO_BELL: Duration = Duration::from_millis(1);
 /// A process without a row may have at most the budget divided by this.
@@ -476,9 +478,14 @@ impl Member {
         self.free_the_dead();
     }
 
+    /// Frees the rows of processes that are gone, unless some process of the run has done so within
+    /// [`LOOK_FOR_DEAD`].
     fn free_the_dead(&self) {
-        if !self.is_apart.load(Ordering::Relaxed) {
-            self.tree.free_the_dead(self.pid.load(Ordering::Relaxed), self.turn());
+        let (looked, now) = (self.tree.head(head::LOOKED), boot_time());
+        let before = looked.load(Ordering::Relaxed);
+        let is_due = now.saturating_sub(before) > LOOK_FOR_DEAD.as_nanos() as u64;
+        if is_due && looked.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            self.tree.free_the_dead(self.turn());
         }
     }
 
@@ -543,6 +550,16 @@ impl Member {
     pub fn came_back(&self) {
         self.left.store(false, Ordering::Release);
         self.charge(0);
+    }
+}
+
+impl RunTotals {
+    /// The run so far, without processes that are gone. Allocates nothing.
+    pub fn seen_by(member: &Member) -> Self {
+        // The other processes may have ended when no process was left that looks for dead ones: this process
+        // may have no manager.
+        member.tree.free_the_dead(member.turn());
+        member.tree.totals()
     }
 }
 

@@ -35,8 +35,6 @@ const TABLE_WORDS: usize = HEAD_WORDS + ROWS * ROW_WORDS + GROUP_ROWS * group::W
 pub(super) const LOCK_BOUND: Duration = Duration::from_millis(500);
 /// A thread that has waited for the lock for this long looks whether its owner still exists.
 const OWNER_LOOK: Duration = Duration::from_millis(5);
-/// Dead processes are looked for at most this often.
-const LOOK_FOR_DEAD: Duration = Duration::from_millis(50);
 /// A process that has not given the pages asked of it within this time is asked for no more: another one
 /// is.
 const ANSWER_BOUND: Duration = Duration::from_millis(100);
@@ -438,22 +436,16 @@ impl ProcessTree {
         }
     }
 
-    /// Frees the rows of processes that are gone, unless some process of the run has done so within
-    /// [`LOOK_FOR_DEAD`]. `own`: the calling process. `turn`: see [`ProcessTree::lock`].
-    pub(super) fn free_the_dead(&self, own: u32, turn: u64) {
-        let (looked, now) = (self.head(head::LOOKED), boot_time());
-        let before = looked.load(Ordering::Relaxed);
-        let is_due = now.saturating_sub(before) > LOOK_FOR_DEAD.as_nanos() as u64;
-        if !is_due
-            || MUTANT_COUNT_THE_DEAD.planted()
-            || looked.compare_exchange(before, now, Ordering::Relaxed, Ordering::Relaxed).is_err()
-        {
+    /// Frees the rows of processes that are gone. Does nothing in another pid namespace, from which they
+    /// cannot be seen. `turn`: a number for the turn of the lock, as for [`ProcessTree::is_within_limits`].
+    /// Allocates nothing.
+    pub fn free_the_dead(&self, turn: u64) {
+        if self.is_of_another_namespace() || MUTANT_COUNT_THE_DEAD.planted() {
             return;
         }
         for row in self.rows() {
             let (pid, since) = (self.owner(row), self.row(row, row::SINCE).load(Ordering::Relaxed));
-            // A row without a start time is being taken by a process just now.
-            if pid != 0 && pid != own && since != 0 && !is_there(pid, since) {
+            if pid != 0 && u64::from(pid) != turn >> 32 && !is_there(pid, since) {
                 let lock = self.lock(turn);
                 self.clear(row, pid);
                 self.publish(self.used());
@@ -509,9 +501,13 @@ fn number(row: usize, word: usize) -> usize {
 }
 
 /// Whether the process that had this id at `since` still lives, and is not a zombie. A process that has
-/// started later has got the id anew.
+/// started later has got the id anew. 0 for `since`: the process is taking its row just now, or was killed
+/// while it did, which is certain only if no process has the id.
 fn is_there(pid: u32, since: u64) -> bool {
-    process_started(pid).is_some_and(|started| started <= since)
+    match since {
+        0 => process_exists(pid),
+        since => process_started(pid).is_some_and(|started| started <= since),
+    }
 }
 
 /// The table's lock. It is released when this is dropped.

@@ -1,5 +1,6 @@
 //! The table with threads, and with processes that are killed.
 
+use super::table::row;
 use super::*;
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_machine::own_pid;
@@ -228,6 +229,15 @@ fn a_killed_process_leaves_nothing_behind() {
         tree.used() == 100
     });
     assert_eq!(tree.snapshot().rows.len(), 1);
+    // A process that is killed before it has written when it entered.
+    let mut child = std::process::Command::new("true").spawn().unwrap();
+    let row = tree.enter(child.id(), [0; 2]).unwrap();
+    tree.row(row, row::SINCE).store(0, Ordering::Relaxed);
+    tree.free_the_dead(u64::from(own_pid()) << 32);
+    assert_eq!(tree.owner(row), child.id(), "it may still live");
+    child.wait().unwrap();
+    tree.free_the_dead(u64::from(own_pid()) << 32);
+    assert_eq!(tree.owner(row), 0, "its row is never freed");
     assert!(own.others() == Others::None && tree.is_in_use());
 }
 
