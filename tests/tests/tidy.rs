@@ -505,7 +505,7 @@ const MAX_SIZE: Size = Size { fields: 15, methods: 40 };
 
 /// The types that had more when the limits came, by directory and path. These numbers only become smaller.
 const LARGE_TYPES: [(&str, &str, Size); 17] = [
-    ("crates/elbowroom", "config::Config", Size { fields: 21, methods: 4 }),
+    ("crates/elbowroom", "config::Config", Size { fields: 20, methods: 4 }),
     ("crates/elbowroom", "fault::Faults", Size { fields: 8, methods: 65 }),
     ("crates/elbowroom", "fault::Pass", Size { fields: 6, methods: 42 }),
     ("crates/elbowroom", "manager::Manager", Size { fields: 2, methods: 41 }),
@@ -516,7 +516,7 @@ const LARGE_TYPES: [(&str, &str, Size); 17] = [
     ("crates/elbowroom", "swap::area::Swap", Size { fields: 19, methods: 73 }),
     ("crates/elbowroom", "writeback::Writeback", Size { fields: 8, methods: 73 }),
     ("crates/elbowroom-machine", "host::HostMmu", Size { fields: 11, methods: 75 }),
-    ("crates/elbowroom-options", "options::Options", Size { fields: 23, methods: 7 }),
+    ("crates/elbowroom-options", "options::Options", Size { fields: 22, methods: 7 }),
     ("crates/elbowroom-preload", "base::state::Process", Size { fields: 18, methods: 14 }),
     ("lab", "page::input::Figures", Size { fields: 21, methods: 10 }),
     ("lab", "record::Record", Size { fields: 30, methods: 7 }),

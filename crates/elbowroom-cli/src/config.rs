@@ -115,7 +115,9 @@ fn pair(key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<(&'static Spec, V
     let text = match (spec.kind, value.get_ref()) {
         (Kind::Flag, DeValue::Boolean(said)) => return Ok((spec, Value::Flag(*said))),
         (Kind::Flag, _) => return Err(wrong("write true or false".to_owned())),
-        (Kind::Size { .. } | Kind::Count { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
+        (Kind::Size { .. } | Kind::SizeOrAuto { .. } | Kind::Count { .. }, DeValue::Integer(number))
+            if number.radix() == 10 =>
+        {
             number.as_str().replace('_', "")
         }
         (_, DeValue::String(text)) => text.to_string(),
@@ -151,7 +153,7 @@ mod tests {
         assert_eq!((options.memory_bytes, options.min_size_bytes, options.handlers), (1536 << 20, 65_536, 3));
         assert_eq!((options.report.quiet, options.heap), (true, Heap::All));
         assert_eq!(options.writeback_interval, Duration::from_millis(250));
-        assert_eq!(options.swap_dir.as_deref(), Some(Path::new("/data/swap dir")));
+        assert_eq!(options.swap.dir.as_deref(), Some(Path::new("/data/swap dir")));
         assert!(given.names(&table::MEMORY) && !given.names(&table::SWAP));
         assert_eq!(read("").unwrap(), []);
     }
@@ -162,7 +164,7 @@ mod tests {
             ("memory = 1G", "1: this is no TOML: "),
             (
                 "quiet = true\n\nmemroy = \"1G\"",
-                "3: memroy: there is no such option; there are memory, each, ",
+                "3: memroy: there is no such option; there are memory, memory-max, ",
             ),
             ("inject = \"read:eio\"", "1: inject: there is no such option"),
             ("main-pid = 7", "1: main-pid: there is no such option"),
@@ -222,7 +224,7 @@ mod tests {
         let options = &given.options;
         assert_eq!((options.memory_bytes, options.min_size_bytes), (64 << 20, 2 << 20));
         assert_eq!(
-            (options.report.quiet, options.report.verbose, options.swap_encrypt),
+            (options.report.quiet, options.report.verbose, options.swap.encrypt),
             (true, false, false)
         );
         // In one place they stay, and are the mistake that they are.

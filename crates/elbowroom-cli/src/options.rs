@@ -27,12 +27,14 @@ impl Given {
     /// of them is left out.
     pub fn complete(&mut self, others: Vec<(&'static Spec, Value)>) {
         let before = self.clone();
-        let without_swap = before.names(&table::SWAP) && before.options.swap_bytes == 0;
+        let is_fixed = before.names(&table::MEMORY) && before.options.memory_bytes != table::AUTO;
+        let without_swap = before.names(&table::SWAP) && before.options.swap.bytes == 0;
         for (spec, value) in others {
             let is_against = match spec.name {
                 name if name == table::VERBOSE.name => before.options.report.quiet,
                 name if name == table::QUIET.name => before.options.report.verbose,
                 name if name == table::SWAP_ENCRYPT.name => without_swap,
+                name if name == table::MEMORY_MAX.name || name == table::SLOWDOWN.name => is_fixed,
                 _ => false,
             };
             if !before.names(spec) && !is_against && self.options.set(spec.name, value) {
@@ -176,8 +178,8 @@ mod tests {
             "vma_locks",
         ])
         .unwrap();
-        let Options { memory_bytes, swap_bytes, ref report, kernel, heap, fallback, .. } = some.options;
-        assert_eq!((memory_bytes, swap_bytes, report.quiet), (1536 << 20, 0, true));
+        let Options { memory_bytes, ref swap, ref report, kernel, heap, fallback, .. } = some.options;
+        assert_eq!((memory_bytes, swap.bytes, report.quiet), (1536 << 20, 0, true));
         assert_eq!((kernel.io, heap, fallback), (Io::Uring, Heap::All, Fallback::Kernel));
         assert_eq!(some.options.writeback_interval, Duration::from_millis(1500));
         assert_eq!((report.trace_bytes, some.options.tests.ablate.as_deref()), (8 << 20, Some("vma_locks")));

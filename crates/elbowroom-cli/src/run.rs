@@ -65,6 +65,7 @@ one beside this command.
 
 Examples:
   elbowroom run --memory 512M -- python3 train.py
+  elbowroom run --memory auto --slowdown 5% -- ./server      as little as it needs, and how much that is
   elbowroom run --memory 2G --stats stats.json --quiet -- ./search index/ 'some words'
   elbowroom run --memory 1G --contention -- ./server  who waited for which lock of the manager, and where
   elbowroom run --memory 1G --group spec.toml -- ./server       limits for parts of its memory
@@ -89,7 +90,8 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     let mut options = given.options.clone();
     check(&mut options)?;
     let groups = Groups::read();
-    options.memory_bytes = budget(given, groups.as_ref());
+    (options.memory_bytes, options.slowdown) = budget(given, groups.as_ref())?;
+    options.memory_max_bytes = None;
     let asked = swap::Asked::of(given);
     asked.check(options.memory_bytes)?;
     read_groups(given, &mut options)?;
@@ -190,8 +192,8 @@ fn prepare(
     if let Some(note) = swap.note.as_ref().filter(|_| !options.report.quiet) {
         say(&format!("note: {note}"));
     }
-    (options.swap_bytes, options.swap_by_default) = (swap.bytes, swap.by_default);
-    options.swap_dir = Some(swap.dir);
+    (options.swap.bytes, options.swap.by_default) = (swap.bytes, swap.by_default);
+    options.swap.dir = Some(swap.dir);
     options.main_pid = std::process::id();
     match run_table::make(options) {
         Ok(path) => options.tree = Some(path),
@@ -209,7 +211,7 @@ fn read_groups(given: &Given, options: &mut Options) -> Result<(), Failure> {
     let budget = options.memory_bytes;
     let facts = RunFacts {
         budget_bytes: options.each_bytes.map_or(budget, |each| each.min(budget)),
-        is_without_swap: given.names(&table::SWAP) && options.swap_bytes == 0,
+        is_without_swap: given.names(&table::SWAP) && options.swap.bytes == 0,
         heap: options.heap,
         heap_min_bytes: options.heap_min_bytes,
     };
@@ -279,24 +281,36 @@ fn obstacle(
     Ok(mode.map_err(|why| Failure::new(CANNOT_WORK, why)))
 }
 
-/// The budget that is asked for, or the default. Warns if it is more than there can be, also with
+/// The budget that is asked for, or the default; and what it may cost to have less, with `--memory auto`, in
+/// ten-thousandths of the time. Warns if it is more than there can be, also with
 /// `--quiet`, since the kernel would kill the program without a message.
-fn budget(given: &Given, groups: Option<&Groups>) -> u64 {
+///
+/// # Errors
+/// Options for `--memory auto` are given without it.
+fn budget(given: &Given, groups: Option<&Groups>) -> Result<(u64, Option<u64>), Failure> {
     let (memory, group) = (probe::memory(), groups.and_then(probe::memory_cgroup));
-    let named = given.names(&table::MEMORY);
-    let budget = if named {
-        given.options.memory_bytes
-    } else {
-        plan::default_memory_bytes(&memory, group.as_ref(), Config::MIN_MEMORY)
-    };
+    let Options { memory_bytes, memory_max_bytes, slowdown, .. } = given.options;
+    let is_auto = given.names(&table::MEMORY) && memory_bytes == table::AUTO;
+    for option in [&table::MEMORY_MAX, &table::SLOWDOWN] {
+        if !is_auto && given.names(option) {
+            let name = option.name;
+            return Err(Failure::new(USAGE, format!("--{name} is an option of --memory auto: say both")));
+        }
+    }
+    let asked = if is_auto { memory_max_bytes } else { Some(memory_bytes) };
+    let asked = asked.filter(|_| given.names(&table::MEMORY));
+    let named = asked.is_some();
+    let budget =
+        asked.unwrap_or_else(|| plan::default_memory_bytes(&memory, group.as_ref(), Config::MIN_MEMORY));
     let total = memory.total_bytes.filter(|total| named && budget > *total);
     if let Some(warning) = plan::group_warning(budget, group.as_ref(), Config::MIN_MEMORY) {
         say(&format!("warning: {warning}"));
     } else if let Some(total) = total {
         let (asked, total) = (Shown(budget), Shown(total));
-        say(&format!("warning: --memory {asked} is more than this machine has ({total})"));
+        let name = if is_auto { table::MEMORY_MAX.name } else { table::MEMORY.name };
+        say(&format!("warning: --{name} {asked} is more than this machine has ({total})"));
     }
-    budget
+    Ok((budget, is_auto.then(|| slowdown.unwrap_or(table::DEFAULT_SLOWDOWN))))
 }
 
 /// Removes from the environment what a surrounding `elbowroom run` has put there.

@@ -44,11 +44,11 @@ pub fn tables(dir: &Path) -> Vec<(PathBuf, ProcessTree)> {
 /// Makes the table file of a run in the first directory in which that works. `Err`: no directory can have
 /// it, and why the last one cannot.
 pub fn make(options: &Options) -> Result<PathBuf, String> {
-    let times = if options.swap_by_default { DEFAULT_SWAP } else { 1 };
-    let swap_max = options.swap_bytes.saturating_mul(times);
+    let times = if options.swap.by_default { DEFAULT_SWAP } else { 1 };
+    let swap_max = options.swap.bytes.saturating_mul(times);
     let limits = TreeLimits { max: options.memory_bytes, each: options.each_bytes, swap_max };
     let mut why = "there is no directory for it".to_owned();
-    for dir in directories(options.swap_dir.as_deref()) {
+    for dir in directories(options.swap.dir.as_deref()) {
         remove_left_over(&dir);
         let path = dir.join(format!("{}{}-{:08x}", TableFile::PREFIX, std::process::id(), fastrand::u32(..)));
         // RLIMIT_FSIZE is meant for the program's own files, so it is raised meanwhile: the kernel would

@@ -64,9 +64,9 @@ impl<'a> Asked<'a> {
     pub fn of(given: &'a Given) -> Self {
         let options = &given.options;
         Self {
-            bytes: given.names(&table::SWAP).then_some(options.swap_bytes),
-            dir: options.swap_dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
-            encrypt: options.swap_encrypt,
+            bytes: given.names(&table::SWAP).then_some(options.swap.bytes),
+            dir: options.swap.dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
+            encrypt: options.swap.encrypt,
             for_named_budget: given.names(&table::MEMORY),
             fallback: options.fallback,
         }

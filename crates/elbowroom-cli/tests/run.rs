@@ -314,15 +314,15 @@ fn anonymous_memory_is_managed_by_default() {
         (Options::parse(options.as_ref()).unwrap(), preloaded.trim_end().to_owned(), stderr(&output))
     };
     let (options, preloaded, said) = run(&["--swap-dir", dir.to_str().unwrap()]);
-    assert_eq!((options.swap_bytes, options.swap_by_default), (64 << 20, true));
-    assert_eq!((options.swap_dir.as_deref(), options.memory_min_bytes()), (Some(dir.as_path()), 256 << 10));
+    assert_eq!((options.swap.bytes, options.swap.by_default), (64 << 20, true));
+    assert_eq!((options.swap.dir.as_deref(), options.memory_min_bytes()), (Some(dir.as_path()), 256 << 10));
     assert_eq!(preloaded, format!("{}:{}", bench.library().display(), heap.display()));
     assert_eq!(said, "");
     // What was asked for is not by default.
     let (options, ..) = run(&["--swap", "32M", "--swap-dir", dir.to_str().unwrap()]);
-    assert_eq!((options.swap_bytes, options.swap_by_default), (32 << 20, false));
+    assert_eq!((options.swap.bytes, options.swap.by_default), (32 << 20, false));
     let (options, preloaded, _) = run(&["--swap", "0"]);
-    assert_eq!((options.swap_bytes, preloaded.contains("heap")), (0, false));
+    assert_eq!((options.swap.bytes, preloaded.contains("heap")), (0, false));
     // There is nothing left of trying.
     let names = std::fs::read_dir(&dir).unwrap().map(|entry| entry.unwrap().file_name());
     assert!(names.into_iter().all(|name| !name.to_string_lossy().contains("swap")));
@@ -357,11 +357,11 @@ fn swap_that_cannot_be_had_is_refused_or_done_without() {
     let less = limited("65536", &[]);
     assert!(less.status.success() && stderr(&less).contains("less than usual"), "{}", stderr(&less));
     let options = Options::parse(stdout(&less).trim_end().as_ref()).unwrap();
-    assert_eq!((options.swap_bytes, stderr(&less).lines().count()), (64 << 20, 1));
+    assert_eq!((options.swap.bytes, stderr(&less).lines().count()), (64 << 20, 1));
     assert_refused(&limited("4", &[]), 125, "`ulimit -f`");
     let left = limited("4", &["--fallback", "kernel"]);
     assert!(stderr(&left).contains("anonymous memory stays with the kernel"), "{}", stderr(&left));
-    assert_eq!(Options::parse(stdout(&left).trim_end().as_ref()).unwrap().swap_bytes, 0);
+    assert_eq!(Options::parse(stdout(&left).trim_end().as_ref()).unwrap().swap.bytes, 0);
 }
 
 #[test]

@@ -119,11 +119,11 @@ fn no_place_for_a_swap_file() {
         // Files can be managed, so they are.
         let options = |output: &Output| Options::parse(stdout(output)[4..].trim_end().as_ref()).unwrap();
         let left = place.run(&["--fallback", "kernel"]);
-        assert_eq!((left.status.code(), options(&left).swap_bytes), (Some(7), 0));
+        assert_eq!((left.status.code(), options(&left).swap.bytes), (Some(7), 0));
         assert!(stderr(&left).contains("note: anonymous memory stays with the kernel"), "{}", stderr(&left));
         for silent in [&["--fallback", "kernel", "--quiet"][..], &["--swap", "0"]] {
             let output = place.run(silent);
-            assert_eq!((output.status.code(), options(&output).swap_bytes), (Some(7), 0));
+            assert_eq!((output.status.code(), options(&output).swap.bytes), (Some(7), 0));
             assert_eq!(stderr(&output), "", "{silent:?}");
         }
         place.doctor_says("swap", why);
@@ -140,7 +140,7 @@ fn a_named_directory_in_memory_is_used_with_a_size_and_without() {
         let output = place.run(&[size, &["--swap-dir", "/var/tmp"]].concat());
         assert_eq!(output.status.code(), Some(7), "{}", stderr(&output));
         let options = Options::parse(stdout(&output)[4..].trim_end().as_ref()).unwrap();
-        assert_eq!((options.swap_bytes, options.swap_by_default), (64 << 20, false));
+        assert_eq!((options.swap.bytes, options.swap.by_default), (64 << 20, false));
         assert!(stderr(&output).contains("takes memory beside the budget"), "{}", stderr(&output));
         assert_eq!(stderr(&output).lines().count(), 1);
     }

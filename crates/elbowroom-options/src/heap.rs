@@ -84,8 +84,8 @@ mod tests {
             all,
             HeapOptions { smallest_bytes: 1 << 20, kept_bytes: MOST_KEPT, arena_bytes: 80 << 30 }
         );
-        let options =
-            Options { memory_bytes: 16 << 20, swap_bytes: 64 << 20, heap: Heap::All, ..Options::default() };
+        let mut options = Options { memory_bytes: 16 << 20, heap: Heap::All, ..Options::default() };
+        options.swap.bytes = 64 << 20;
         assert_eq!(parse(&options.encode()), Some(HeapOptions { arena_bytes: 4 << 30, ..large }));
     }
 

@@ -33,6 +33,8 @@ pub use groups::{
     RunFacts, What,
 };
 pub use heap::HeapOptions;
-pub use options::{C_VARIABLE, GroupOptions, KernelOptions, Options, ReportOptions, TestOptions, VARIABLE};
+pub use options::{
+    C_VARIABLE, GroupOptions, KernelOptions, Options, ReportOptions, SwapOptions, TestOptions, VARIABLE,
+};
 pub use table::{GivenIn, Kind, Spec};
 pub use value::{Problem, Value, escaped_len};

@@ -66,11 +66,28 @@ pub struct GroupOptions {
     pub spec: Option<String>,
 }
 
+/// Where anonymous memory goes that is out.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SwapOptions {
+    /// [`table::SWAP`], in bytes; 0: anonymous memory stays with the kernel.
+    pub bytes: u64,
+    /// [`table::SWAP_BY_DEFAULT`].
+    pub by_default: bool,
+    /// [`table::SWAP_DIR`]; absolute in the variable.
+    pub dir: Option<PathBuf>,
+    /// [`table::SWAP_ENCRYPT`].
+    pub encrypt: bool,
+}
+
 /// The values of all options. What each means is said where it is described, in [`table`].
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// [`table::MEMORY`], in bytes; 0: not given.
+    /// [`table::MEMORY`], in bytes; 0: not given; [`table::AUTO`], not in the variable of a run: `auto`.
     pub memory_bytes: u64,
+    /// [`table::MEMORY_MAX`], in bytes; not in the variable of a run, whose budget it is.
+    pub memory_max_bytes: Option<u64>,
+    /// [`table::SLOWDOWN`], in ten-thousandths; `None`: pages go when memory is short.
+    pub slowdown: Option<u64>,
     /// [`table::MIN_SIZE`], in bytes.
     pub min_size_bytes: u64,
     /// What of the kernel's is used.
@@ -81,18 +98,12 @@ pub struct Options {
     pub writeback_interval: Duration,
     /// [`table::DIRTY`], in bytes; `None`: the manager chooses.
     pub dirty_bytes: Option<u64>,
-    /// [`table::SWAP`], in bytes; 0: anonymous memory stays with the kernel.
-    pub swap_bytes: u64,
-    /// [`table::SWAP_BY_DEFAULT`].
-    pub swap_by_default: bool,
+    /// Where anonymous memory goes.
+    pub swap: SwapOptions,
     /// [`table::HEAP`].
     pub heap: Heap,
     /// [`table::HEAP_MIN`], in bytes.
     pub heap_min_bytes: u64,
-    /// [`table::SWAP_DIR`]; absolute in the variable.
-    pub swap_dir: Option<PathBuf>,
-    /// [`table::SWAP_ENCRYPT`].
-    pub swap_encrypt: bool,
     /// [`table::FORK`].
     pub fork: Fork,
     /// For tests and measurements.
@@ -118,7 +129,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 33;
+const COUNT: usize = 35;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -137,17 +148,16 @@ impl Options {
     /// The value over which the defaults are written.
     const NOTHING: Self = Self {
         memory_bytes: 0,
+        memory_max_bytes: None,
+        slowdown: None,
         min_size_bytes: 0,
         kernel: KernelOptions { io: Io::Auto, mmu: Mmu::Auto, faults: Faults::Auto },
         handlers: 0,
         writeback_interval: Duration::ZERO,
         dirty_bytes: None,
-        swap_bytes: 0,
-        swap_by_default: false,
+        swap: SwapOptions { bytes: 0, by_default: false, dir: None, encrypt: false },
         heap: Heap::Off,
         heap_min_bytes: 0,
-        swap_dir: None,
-        swap_encrypt: false,
         fork: Fork::Copy,
         tests: TestOptions { fork_bound_ms: None, inject: None, ablate: None },
         groups: GroupOptions { file: None, spec: None },
@@ -172,6 +182,8 @@ impl Options {
     fn settings(&mut self) -> [(&'static Spec, &mut dyn Setting); COUNT] {
         [
             (&table::MEMORY, &mut self.memory_bytes),
+            (&table::MEMORY_MAX, &mut self.memory_max_bytes),
+            (&table::SLOWDOWN, &mut self.slowdown),
             (&table::EACH, &mut self.each_bytes),
             (&table::GROUP, &mut self.groups.file),
             (&table::MIN_SIZE, &mut self.min_size_bytes),
@@ -181,12 +193,12 @@ impl Options {
             (&table::HANDLERS, &mut self.handlers),
             (&table::WRITEBACK_INTERVAL, &mut self.writeback_interval),
             (&table::DIRTY, &mut self.dirty_bytes),
-            (&table::SWAP, &mut self.swap_bytes),
-            (&table::SWAP_BY_DEFAULT, &mut self.swap_by_default),
+            (&table::SWAP, &mut self.swap.bytes),
+            (&table::SWAP_BY_DEFAULT, &mut self.swap.by_default),
             (&table::HEAP, &mut self.heap),
             (&table::HEAP_MIN, &mut self.heap_min_bytes),
-            (&table::SWAP_DIR, &mut self.swap_dir),
-            (&table::SWAP_ENCRYPT, &mut self.swap_encrypt),
+            (&table::SWAP_DIR, &mut self.swap.dir),
+            (&table::SWAP_ENCRYPT, &mut self.swap.encrypt),
             (&table::FORK, &mut self.fork),
             (&table::FORK_BOUND, &mut self.tests.fork_bound_ms),
             (&table::STATS, &mut self.report.stats),
@@ -284,7 +296,8 @@ mod tests {
     /// A value that is not the default.
     fn other(spec: &Spec) -> Value {
         match spec.kind {
-            Kind::Size { least, .. } => Value::Number(least.max(12_345)),
+            Kind::Size { least, .. } | Kind::SizeOrAuto { least } => Value::Number(least.max(12_345)),
+            Kind::Percent { .. } => Value::Number(125),
             Kind::Duration { .. } => Value::Duration(Duration::from_millis(1234)),
             Kind::Count { .. } => Value::Number(7),
             Kind::Choice(choices) => Value::Choice(choices.len() - 1),
@@ -338,7 +351,7 @@ mod tests {
     #[test]
     fn the_variable_is_read_as_the_command_line() {
         let options = parse("memory=1.5G;swap=2g;writeback-interval=1.5s;heap=off;trace=/a%3bb%25c").unwrap();
-        assert_eq!((options.memory_bytes, options.swap_bytes), (1536 << 20, 2 << 30));
+        assert_eq!((options.memory_bytes, options.swap.bytes), (1536 << 20, 2 << 30));
         assert_eq!(options.writeback_interval, Duration::from_millis(1500));
         assert_eq!((options.memory_min_bytes(), options.report.trace), (1 << 20, Some("/a;b%c".into())));
     }
@@ -355,9 +368,9 @@ mod tests {
         assert_eq!((options.sharing, options.fork, options.idle), (Sharing::Auto, Fork::Copy, Idle::Shallow));
         assert_eq!((options.core, parse("memory=16M;core=none").unwrap().core), (Core::Managed, Core::None));
         assert_eq!((options.report.quiet, options.report.contention, options.main_pid), (false, false, 7));
-        assert_eq!((options.swap_bytes, options.swap_by_default, &options.report.stats), (0, false, &None));
+        assert_eq!((options.swap.bytes, options.swap.by_default, &options.report.stats), (0, false, &None));
         assert_eq!((options.heap, options.memory_min_bytes()), (Heap::Large, 256 << 10));
-        assert_eq!((options.swap_dir, options.report.trace_bytes), (Some("/var/tmp".into()), 4 << 20));
+        assert_eq!((options.swap.dir, options.report.trace_bytes), (Some("/var/tmp".into()), 4 << 20));
     }
 
     #[test]

@@ -15,6 +15,16 @@ pub enum Kind {
         /// The most.
         most: u64,
     },
+    /// A size, or `auto`, which is [`AUTO`]; in bytes.
+    SizeOrAuto {
+        /// The least.
+        least: u64,
+    },
+    /// A part of a whole in percent, as `5%` or `0.5%`, in ten-thousandths of the whole.
+    Percent {
+        /// The most.
+        most: u64,
+    },
     /// A duration.
     Duration {
         /// The least.
@@ -120,16 +130,45 @@ impl Spec {
     }
 }
 
+/// The value of [`MEMORY`] that stands for `auto`.
+pub const AUTO: u64 = u64::MAX;
+
+/// What `auto` costs if nothing else is said, in ten-thousandths of the time.
+pub const DEFAULT_SLOWDOWN: u64 = 500;
+
 /// The budget.
-pub const MEMORY: Spec = Spec::new(
-    "memory",
+pub const MEMORY: Spec = Spec {
+    more: "With auto the run has as much memory as it needs and, at most, --memory-max: pages that a process \
+           has not used for some time go out before memory is short, as long as that costs it no more of its \
+           time than --slowdown, and their memory goes to the machine. The summary says how much was \
+           allocated and how much was needed.",
+    ..Spec::new(
+        "memory",
+        "SIZE",
+        Kind::SizeOrAuto { least: MIN_MEMORY },
+        "The budget: a hard limit on managed memory of all processes that the command starts together, at \
+         least 16M, or auto [default: half of the memory that is available, or of what the memory group has \
+         left, if that is smaller]",
+    )
+    .short('m')
+};
+
+/// The most that the budget can become.
+pub const MEMORY_MAX: Spec = Spec::new(
+    "memory-max",
     "SIZE",
     Kind::size(MIN_MEMORY..=ANY),
-    "The budget: a hard limit on managed memory of all processes that the command starts together, at least \
-     16M [default: half of the memory that is available, or of what the memory group has left, if that is \
-     smaller]",
-)
-.short('m');
+    "With --memory auto: the hard limit [default: as the default of --memory]",
+);
+
+/// What the smallest budget may cost.
+pub const SLOWDOWN: Spec = Spec::new(
+    "slowdown",
+    "PERCENT",
+    Kind::Percent { most: 5000 },
+    "With --memory auto: how much of its time each process may lose so that it has no more memory than it \
+     needs, up to 50% [default: 5%]",
+);
 
 /// The budget of each process.
 pub const EACH: Spec = Spec::new(

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::choices::Choice;
 use crate::duration::{self, DurationError};
 use crate::size::{self, SizeError};
-use crate::table::Kind;
+use crate::table::{self, Kind};
 
 /// The value of an option.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -41,6 +41,8 @@ pub enum Problem<'t> {
     DurationRange(Duration, Duration),
     /// It is no whole number from 0 to this one.
     Count(&'t str, u64),
+    /// It is no part in percent from 0 to this one, in ten-thousandths.
+    Percent(&'t str, u64),
     /// It is none of these names.
     Choice(&'t str, &'static [Choice]),
     /// It is neither 0 nor 1.
@@ -67,6 +69,9 @@ impl fmt::Display for Problem<'_> {
             }
             Problem::Count(text, u64::MAX) => write!(f, "'{text}' is not a whole number"),
             Problem::Count(text, most) => write!(f, "'{text}' is not a whole number from 0 to {most}"),
+            Problem::Percent(text, most) => {
+                write!(f, "'{text}' is not a part of 0% to {}%, as 5% or 0.5%", most / 100)
+            }
             Problem::Choice(text, choices) => {
                 write!(f, "'{text}' is none of ")?;
                 for (index, choice) in choices.iter().enumerate() {
@@ -104,6 +109,14 @@ impl Kind {
                     return Err(Problem::SizeRange(least, most));
                 }
                 Value::Number(bytes)
+            }
+            Kind::SizeOrAuto { .. } if text == "auto" => Value::Number(table::AUTO),
+            Kind::SizeOrAuto { least } => {
+                return Kind::Size { least, most: u64::MAX }.read(OsStr::new(text));
+            }
+            Kind::Percent { most } => {
+                let part = percent(text).filter(|part| *part <= most);
+                Value::Number(part.ok_or(Problem::Percent(text, most))?)
             }
             Kind::Duration { least, most } => {
                 let duration = duration::parse(text).map_err(Problem::Duration)?;
@@ -149,6 +162,8 @@ impl Kind {
     pub fn write_escaped(self, value: &Value) -> String {
         match (value, self) {
             (Value::Choice(index), Kind::Choice(choices)) => choices[*index].name.to_owned(),
+            (Value::Number(table::AUTO), Kind::SizeOrAuto { .. }) => "auto".to_owned(),
+            (Value::Number(part), Kind::Percent { .. }) => format!("{}.{:02}%", part / 100, part % 100),
             (Value::Number(number), _) => number.to_string(),
             (Value::Choice(index), _) => index.to_string(),
             (Value::Duration(duration), _) => duration::Exact(*duration).to_string(),
@@ -157,6 +172,23 @@ impl Kind {
             (Value::Text(text), _) => escape(text.as_bytes()),
         }
     }
+}
+
+/// A part in percent, with at most two decimals and with or without the sign, in ten-thousandths.
+fn percent(text: &str) -> Option<u64> {
+    let (whole, decimals) = {
+        let number = text.strip_suffix('%').unwrap_or(text).trim_end();
+        number.split_once('.').map_or((number, None), |(whole, decimals)| (whole, Some(decimals)))
+    };
+    let digits = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
+    let hundredths = match decimals {
+        None => 0,
+        Some(decimals) if digits(decimals) && decimals.len() <= 2 => {
+            decimals.parse::<u64>().ok()? * if decimals.len() == 1 { 10 } else { 1 }
+        }
+        Some(_) => return None,
+    };
+    digits(whole).then(|| whole.parse::<u64>().ok()?.checked_mul(100)?.checked_add(hundredths))?
 }
 
 /// How many bytes a text takes in the variable.

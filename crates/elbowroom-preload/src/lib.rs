@@ -77,7 +77,7 @@ unsafe extern "C" fn construct() {
                 return leave_all(&options, name);
             }
             run::enter(&mut options);
-            let swap = options.swap_bytes > 0;
+            let swap = options.swap.bytes > 0;
             state::set_up(options);
             if swap {
                 leave_private_memory();

@@ -107,6 +107,10 @@ impl fmt::Debug for Hooks {
 pub struct Config {
     /// The budget in bytes, at least [`Config::MIN_MEMORY`]: resident managed memory and what describes it.
     pub memory: u64,
+    /// The part of its time that the process may lose so that it has no more memory than it needs, in
+    /// ten-thousandths: pages go before memory is short, and their memory goes to the machine. Only as one of
+    /// a run (`member`). `None`: pages go when memory is short.
+    pub slowdown: Option<u32>,
     /// This process as one of a run, whose processes have one budget together; then `memory` is that budget.
     /// `None`: the manager has its budget alone.
     pub member: Option<Arc<Member>>,
@@ -151,14 +155,8 @@ pub struct Config {
     /// meanwhile (`/dev/cpu_dma_latency`), and a child that is forked then, and has the same table of
     /// descriptors, goes on with it until it closes that, executes a program or ends.
     pub shallow_idle: bool,
-    /// How long all threads rest for a fork at most. Must be longer than a fork can take: the child of one
-    /// that takes longer has no copy that is whole.
-    pub fork_bound: Duration,
-    /// A fault that was not served for so long is reported, and ended by SIGBUS.
-    pub fault_bound: Duration,
-    /// A fault for which there has been no memory for so long is ended by SIGBUS: budget and swap are full of
-    /// what cannot be dropped. The first one is reported.
-    pub memory_wait_bound: Duration,
+    /// How long what is waited for may take.
+    pub bounds: Bounds,
     /// Functions of the program that the manager calls.
     pub hooks: Hooks,
     /// So many bytes of records are kept for each thread, the last of what it did, for
@@ -167,6 +165,25 @@ pub struct Config {
     pub trace_bytes: usize,
     /// Which improvements are on.
     pub ablation: Ablation,
+}
+
+/// How long what is waited for may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Bounds {
+    /// How long all threads rest for a fork at most. Must be longer than a fork can take: the child of one
+    /// that takes longer has no copy that is whole.
+    pub fork: Duration,
+    /// A fault that was not served for so long is reported, and ended by SIGBUS.
+    pub fault: Duration,
+    /// A fault for which there has been no memory for so long is ended by SIGBUS: budget and swap are full of
+    /// what cannot be dropped. The first one is reported.
+    pub memory_wait: Duration,
+}
+
+impl Default for Bounds {
+    fn default() -> Self {
+        Self { fork: FORK_BOUND, fault: FAULT_BOUND, memory_wait: MEMORY_WAIT_BOUND }
+    }
 }
 
 impl Config {
@@ -182,6 +199,7 @@ impl Config {
     pub fn with_memory(memory: u64) -> Self {
         Self {
             memory,
+            slowdown: None,
             member: None,
             hooks: Hooks::default(),
             engine: EngineKind::Auto,
@@ -197,9 +215,7 @@ impl Config {
             close_unmapped: false,
             alone: false,
             shallow_idle: false,
-            fork_bound: FORK_BOUND,
-            fault_bound: FAULT_BOUND,
-            memory_wait_bound: MEMORY_WAIT_BOUND,
+            bounds: Bounds::default(),
             trace_bytes: 0,
             ablation: Ablation::default(),
         }

@@ -239,7 +239,7 @@ impl<P: Platform> Core<P> {
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }
-        let quiet = Quiet::new(locks, config.fork_bound, config.hooks.on_late_fork.clone());
+        let quiet = Quiet::new(locks, config.bounds.fork, config.hooks.on_late_fork.clone());
         let dirty = DirtyLimits::for_arena(&config, mmu.frames());
         let (swap, pool) = config.swap_pages(mmu.frames());
         let quota = Quota::new(swap, config.member.clone());

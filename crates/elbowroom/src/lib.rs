@@ -40,8 +40,8 @@ mod writeback;
 
 pub use ablation::{Ablation, Tuning};
 pub use config::{
-    Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind, Report,
-    UserfaultfdConfig,
+    Bounds, Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind,
+    Report, UserfaultfdConfig,
 };
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
@@ -69,7 +69,8 @@ pub use space::{
     AccessError, Advice, Area, Buffer, Cpu, Dumpable, MapRequest, Mapping, PartialInsert, Place, Remap, Space,
 };
 pub use stats::{
-    Brought, LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, Stats, UserfaultfdUse,
+    Brought, LatencyFigures, LatencySnapshot, LatencyUse, LockFigures, LockUse, NeedUse, Stats, SwapFileIo,
+    UserfaultfdUse,
 };
 pub use trace::{TraceAbout, TraceSnapshot};
 pub use vma::{Prot, Sharing};

@@ -16,9 +16,10 @@ use crate::fault::{Faults, Handler};
 use crate::group::{GroupId, Pressure};
 use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
+use crate::reclaim;
 use crate::reclaim::Reclaim;
 use crate::space::{Space, Spaces};
-use crate::stats::{Brought, Event, LatencySnapshot, LatencyUse, Stats, UserfaultfdUse};
+use crate::stats::{Brought, Event, LatencySnapshot, LatencyUse, Stats, SwapFileIo, UserfaultfdUse};
 use crate::swap::Cipher;
 use crate::trace::TraceSnapshot;
 use crate::writeback::{Obstacle, Writeback};
@@ -324,10 +325,13 @@ impl<P: Platform> Manager<P> {
             zeros_dropped: c.get(Event::ZerosDropped),
             zswpwb: c.get(Event::SwapWritebacks),
             swap_errors: c.get(Event::SwapErrors),
-            swap_read_bytes: c.get(Event::SwapReadBytes),
-            swap_written_bytes: c.get(Event::SwapWrittenBytes),
+            swap_io: SwapFileIo {
+                swap_read_bytes: c.get(Event::SwapReadBytes),
+                swap_written_bytes: c.get(Event::SwapWrittenBytes),
+            },
             swap_used_bytes: core.swap.used() << PAGE_SHIFT,
             swap_file_bytes: core.swap.file_pages() << PAGE_SHIFT,
+            need: reclaim::need(core),
             swap_compressed_bytes: core.swap.pool().bytes(),
             swap_pool_bytes: core.swap.pool().pages() << PAGE_SHIFT,
             userfaultfd: UserfaultfdUse {

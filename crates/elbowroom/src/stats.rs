@@ -84,6 +84,12 @@ pub enum Event {
     UnusedPages,
     /// Folios that reclaim put on standby.
     SecondChances,
+    /// Their pages.
+    ChancePages,
+    /// Faults that found a page on standby.
+    ChancesTaken,
+    /// The pages of the folios that they found.
+    ChancePagesTaken,
     /// Pages made writable ahead of their stores.
     StoresAhead,
     /// Of these, pages that had not been stored to when they were checked.
@@ -342,14 +348,17 @@ pub struct Stats {
     /// Writes to the swap file that failed, and pages of anonymous memory that could not be had again with
     /// the bytes with which they went out: accesses to these fail.
     pub swap_errors: u64,
-    /// Bytes read from the swap file, which `read_bytes` does not have.
-    pub swap_read_bytes: u64,
-    /// Bytes written to the swap file, which `written_bytes` does not have.
-    pub swap_written_bytes: u64,
+    /// What was read and written of the swap file.
+    #[serde(flatten)]
+    pub swap_io: SwapFileIo,
     /// Bytes of anonymous memory that are out now.
     pub swap_used_bytes: u64,
     /// Bytes of the swap file that are taken.
     pub swap_file_bytes: u64,
+    /// What was allocated, and what was needed. `None`: that is not found out
+    /// ([`Config::slowdown`](crate::Config::slowdown)).
+    #[serde(flatten)]
+    pub need: Option<NeedUse>,
     /// Bytes of the compressed pages in the pool.
     pub swap_compressed_bytes: u64,
     /// Bytes of the frames in which these are.
@@ -371,6 +380,25 @@ pub struct Brought {
     pub chunk_reads: u64,
     /// Pages of files that were read ahead, and evicted before any access.
     pub unused_pages: u64,
+}
+
+/// What was read and written of the swap file, in [`Stats`].
+#[derive(Debug, Clone, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SwapFileIo {
+    /// Bytes read from the swap file, which `read_bytes` does not have.
+    pub swap_read_bytes: u64,
+    /// Bytes written to the swap file, which `written_bytes` does not have.
+    pub swap_written_bytes: u64,
+}
+
+/// How much memory a process needs, in [`Stats`].
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
+pub struct NeedUse {
+    /// The most bytes that it had at a time, with those that were out.
+    pub allocated_bytes: u64,
+    /// The bytes that it had in the last fifth of its time, or so: the mean, in which what was longer ago
+    /// counts less.
+    pub needed_bytes: u64,
 }
 
 /// How the userfaultfd is used, in [`Stats`].

@@ -8,7 +8,7 @@ extern crate elbowroom_manager as elbowroom;
 
 mod support;
 
-use elbowroom::{Config, Hooks, Host, Manager, Sharing};
+use elbowroom::{Bounds, Config, Hooks, Host, Manager, Sharing};
 use elbowroom_sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
@@ -30,7 +30,7 @@ fn note_report(line: &str) {
 fn a_read_that_never_ends_ends_its_fault<M: Machine>() {
     let config = Config {
         inject: Some("read:slow=8s:file=hung".to_owned()),
-        fault_bound: BOUND,
+        bounds: Bounds { fault: BOUND, ..Bounds::default() },
         hooks: Hooks { report: Some(Arc::new(note_report)), ..Hooks::default() },
         ..Config::with_memory(BUDGET)
     };
@@ -69,7 +69,7 @@ fn a_page_that_the_swap_file_never_gives_ends_its_fault<M: Machine>() {
     let dir = scratch();
     let config = Config {
         inject: Some("read:slow=8s".to_owned()),
-        fault_bound: BOUND,
+        bounds: Bounds { fault: BOUND, ..Bounds::default() },
         hooks: Hooks { report: Some(Arc::new(note_report)), ..Hooks::default() },
         swap: BUDGET,
         swap_dir: Some(dir.path().into()),

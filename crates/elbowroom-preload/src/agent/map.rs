@@ -160,7 +160,7 @@ pub fn map_for_ours(args: &MapArgs) -> *mut c_void {
 /// count on it. It is asked by mapping the memory, for a moment, wherever there is room. Linux:
 /// `__vm_enough_memory`.
 fn refused_by_kernel(options: &Options, args: &MapArgs) -> Option<c_int> {
-    let moderate = (args.len as u64) <= options.memory_bytes.saturating_add(options.swap_bytes);
+    let moderate = (args.len as u64) <= options.memory_bytes.saturating_add(options.swap.bytes);
     if moderate { None } else { refused_elsewhere(args) }
 }
 

@@ -414,7 +414,7 @@ pub unsafe fn unlock_all() -> c_int {
 /// or of private memory, could not go back, and a child would lack it.
 pub fn hand_back_shared() -> bool {
     let Some((process, manager)) = state::alive() else { return true };
-    let private = state::options().is_some_and(|options| options.swap_bytes > 0);
+    let private = state::options().is_some_and(|options| options.swap.bytes > 0);
     if manager.managed_files() > 0 || private {
         // What cannot go back is written back all the same.
         if request::submit(process, Op::HandBackShared).is_err() {

@@ -30,8 +30,8 @@ use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
 use elbowroom::{
-    Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Served, Space,
-    UserfaultfdConfig,
+    Bounds, Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Served,
+    Space, UserfaultfdConfig,
 };
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
@@ -159,7 +159,7 @@ fn first_thread(process: &'static Process) {
         );
         process.note.store(Box::into_raw(Box::new(note)), Ordering::Release);
     }
-    if options.swap_by_default {
+    if options.swap.by_default {
         swap_that_can_be_had(process, &mut config);
     }
     let (manager, space) = match Manager::start(config) {
@@ -255,6 +255,7 @@ fn swap_that_can_be_had(process: &Process, config: &mut Config) {
 fn config(options: &Options) -> Config {
     Config {
         memory: options.each_bytes.map_or(options.memory_bytes, |each| each.min(options.memory_bytes)),
+        slowdown: options.slowdown.and_then(|part| u32::try_from(part).ok()),
         member: run::member().cloned(),
         engine: match options.kernel.io {
             Io::Auto => EngineKind::Auto,
@@ -276,17 +277,18 @@ fn config(options: &Options) -> Config {
         handlers: options.handlers,
         writeback_interval: options.writeback_interval,
         dirty: options.dirty_bytes,
-        swap: options.swap_bytes,
-        swap_dir: options.swap_dir.clone(),
-        swap_encrypt: options.swap_encrypt,
+        swap: options.swap.bytes,
+        swap_dir: options.swap.dir.clone(),
+        swap_encrypt: options.swap.encrypt,
         inject: options.tests.inject.clone(),
-        private_writes: options.swap_bytes > 0,
+        private_writes: options.swap.bytes > 0,
         close_unmapped: true,
         alone: options.sharing == Sharing::Auto,
         shallow_idle: options.idle == Idle::Shallow,
-        fork_bound: options.tests.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
-        fault_bound: elbowroom::FAULT_BOUND,
-        memory_wait_bound: elbowroom::MEMORY_WAIT_BOUND,
+        bounds: Bounds {
+            fork: options.tests.fork_bound_ms.map_or(elbowroom::FORK_BOUND, Duration::from_millis),
+            ..Bounds::default()
+        },
         hooks: Hooks {
             on_thread_start: Some(Arc::new(state::enter_service_thread)),
             changes_wait: Some(Arc::new(state::changes_wait)),

@@ -131,7 +131,7 @@ pub fn options() -> Option<&'static Options> {
 
 /// Whether anonymous memory and private copies of files' pages are managed.
 pub fn manages_private() -> bool {
-    options().is_some_and(|options| options.swap_bytes > 0) && !NO_SWAP.load(Ordering::Acquire)
+    options().is_some_and(|options| options.swap.bytes > 0) && !NO_SWAP.load(Ordering::Acquire)
 }
 
 /// Leaves private memory to the kernel, since there is no place for swap. Called before the manager serves.

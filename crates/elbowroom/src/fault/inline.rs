@@ -50,7 +50,7 @@ impl<P: Platform> Here<'_, P> {
                 stall::begin(core, fault, &reason);
                 let hold = core.note_wait(fault, folio);
                 fault.waits_for(folio, hold);
-                let in_time = || core.waited(fault.since) <= core.config.fault_bound;
+                let in_time = || core.waited(fault.since) <= core.config.bounds.fault;
                 let stopped = || core.stop.load(Ordering::Acquire);
                 if !core.waits.wait_while(folio, || in_time() && !stopped()) && !stopped() {
                     core.report_overdue(fault, &core.what_keeps(folio));

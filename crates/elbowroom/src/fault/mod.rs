@@ -129,7 +129,7 @@ impl<P: Platform> Faults<P> {
         if !self.mmu.is_there(event.addr) {
             return Repeated::Gone;
         }
-        let late = count >= MOST_REPEATS && self.waited(since) > self.config.fault_bound;
+        let late = count >= MOST_REPEATS && self.waited(since) > self.config.bounds.fault;
         if late { Repeated::ForEver } else { Repeated::No }
     }
 
@@ -417,7 +417,7 @@ impl<'a, P: Platform> Handler<'a, P> {
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { break };
             left -= 1;
-            if self.core.waited(fault.since) > self.core.config.memory_wait_bound {
+            if self.core.waited(fault.since) > self.core.config.bounds.memory_wait {
                 self.core.note_starved(&fault);
                 self.core.end_overdue(fault);
             } else if exhausted.contains(&fault.limited.short) {

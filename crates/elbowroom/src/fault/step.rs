@@ -441,6 +441,8 @@ impl<P: Platform> Faults<P> {
         };
         if folio.state.set(Flag::Used) && was_home {
             folio.state.set(Flag::Referenced);
+            self.counters.add(Event::ChancesTaken, 1);
+            self.counters.add(Event::ChancePagesTaken, folio.pages());
         }
         self.mapped(mapped, pause, present && !write)
     }

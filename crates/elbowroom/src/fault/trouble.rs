@@ -63,7 +63,7 @@ impl<P: Platform> Faults<P> {
         let (budget, swap) = (mebibytes(self.config.memory), mebibytes(self.config.swap));
         let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);
         let (used, in_file) = (mebibytes(used), mebibytes(in_file));
-        let waited = self.config.memory_wait_bound;
+        let waited = self.config.bounds.memory_wait;
         if let Some((over, group)) = over {
             let limits = self.groups.limits(group);
             let what = match (over, self.groups.full_swap(group)) {

@@ -4,7 +4,7 @@
 //! Every wait of a fault has a bound of its own, except for a wait for a device, and waits that never end
 //! because something is broken. So a separate thread, which never waits for such things itself, looks at
 //! all waiting faults once in [`WATCH_LOOK`]. A fault that has waited for longer than
-//! [`Config::fault_bound`](crate::Config::fault_bound) is reported and ended by SIGBUS, as the kernel does
+//! [`Bounds::fault`](crate::Bounds::fault) is reported and ended by SIGBUS, as the kernel does
 //! where a page cannot be had. Faults wait in the table of waiters for folios, in the queues of handlers,
 //! and in spaces, for the end of a change; fault events that are not read yet have no entry there: that a
 //! handler does not read them shows in its beat, which stands still.
@@ -85,7 +85,7 @@ impl<P: Platform> Faults<P> {
             }
             let stuck = pulse.since.elapsed() >= WATCH_LOOK / 2;
             inbox.stuck.store(stuck, Ordering::Relaxed);
-            if stuck && self.waited(pulse.since) > self.config.fault_bound && !pulse.reported {
+            if stuck && self.waited(pulse.since) > self.config.bounds.fault && !pulse.reported {
                 pulse.reported = true;
                 self.report_stuck(number, &inbox.beat);
             }
@@ -108,7 +108,7 @@ impl<P: Platform> Faults<P> {
             Some(addr) => format!("a fault at {addr:#x}"),
             None => "what was read".to_owned(),
         };
-        let bound = self.config.fault_bound;
+        let bound = self.config.bounds.fault;
         self.report(&format!("fault handler {number} has been busy with {what} for {bound:?}"));
         if let Some(addr) = beat.serves() {
             // So that the faulting thread can take signals.
@@ -131,7 +131,7 @@ impl<P: Platform> Faults<P> {
 
     /// Ends the faults that have waited for too long.
     fn end_all_overdue(&self) {
-        let bound = self.config.fault_bound;
+        let bound = self.config.bounds.fault;
         let overdue = |fault: &Parked| self.waited(fault.since) > bound;
         for (folio, fault) in self.waits.take_faults(overdue) {
             self.end_reported(fault, &self.what_keeps(&folio));

@@ -20,7 +20,8 @@ pub(super) const UNLIMITED: u64 = u64::MAX;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Limits {
     /// The group never uses more memory than this. An access that needs more waits until pages of the group
-    /// were reclaimed, and fails after [`Config::memory_wait_bound`]. `u64::MAX`: no limit.
+    /// were reclaimed, and fails after [`Bounds::memory_wait`](crate::Bounds::memory_wait). `u64::MAX`: no
+    /// limit.
     pub max: u64,
     /// A thread whose access makes the group use more than this reclaims pages of the group itself, and
     /// then sleeps for at most 200 ms for each access; not at all if nothing can be reclaimed. `u64::MAX`:
@@ -37,9 +38,9 @@ pub struct Limits {
     pub swap_max: u64,
     /// The group never has more than this in memory and swap together, but for pages that go out or come in
     /// just now, which are in both. An access that needs more waits until pages of files were reclaimed, and
-    /// fails after [`Config::memory_wait_bound`]: that pages go to swap does not help it. Pages that come
-    /// in from swap need no room. `u64::MAX`: no limit. Linux: `memory.memsw.limit_in_bytes` of cgroup v1;
-    /// cgroup v2 has no such limit.
+    /// fails after [`Bounds::memory_wait`](crate::Bounds::memory_wait): that pages go to swap does not help
+    /// it. Pages that come in from swap need no room. `u64::MAX`: no limit. Linux:
+    /// `memory.memsw.limit_in_bytes` of cgroup v1; cgroup v2 has no such limit.
     pub memory_swap_max: u64,
     /// The group itself, without the groups below it, has at most so many dirty pages of files, which differ
     /// from their files: threads that store to more are slowed down until some are written. Half of that is

@@ -9,6 +9,7 @@ mod anon;
 mod cost;
 mod high;
 mod policy;
+mod proactive;
 mod run_memory;
 mod scan;
 mod supplier;
@@ -19,6 +20,7 @@ mod zeros;
 
 pub(crate) use self::anon::Out;
 pub(crate) use self::high::see_to_high;
+pub(crate) use self::proactive::need;
 pub(crate) use self::scan::Target;
 
 use self::cost::{Cost, CostTable};
@@ -26,7 +28,7 @@ use self::policy::{Chance, Policy, TwoLists};
 use self::run_memory::RunMemory;
 use self::scan::Scan;
 pub(crate) use self::supplier::Supplier;
-use self::supplier::SupplyBell;
+use self::supplier::Supply;
 use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, Kind};
@@ -82,8 +84,8 @@ pub(crate) struct Reclaim<P: Platform> {
     /// What it cost lately to take from each group and kind.
     costs: CostTable,
     patterns: Patterns,
-    /// The bell that wakes the thread that keeps frames at hand.
-    supply: SupplyBell,
+    /// What the thread that keeps frames at hand shares with others.
+    supply: Supply,
     began: Instant,
 }
 
@@ -152,7 +154,7 @@ impl<P: Platform> Reclaim<P> {
                 files: Learned::new(core.mmu.frames() * PAGE_SIZE, &core.locks),
                 anon: Runs::new(core.mmu.frames(), &core.locks),
             },
-            supply: SupplyBell::new(core.config.member.as_ref(), &core.locks),
+            supply: Supply::new(core.config.member.as_ref(), &core.locks),
             began: Instant::now(),
             core,
         }
@@ -347,6 +349,7 @@ impl<P: Platform> Reclaim<P> {
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
+            self.counters.add(Event::ChancePages, folio.pages());
             self.lists.add_as(folio, List::Standby, counts_as);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);

@@ -2,6 +2,7 @@
 //! and memory of groups that are at their `max`, and pages are given to the other processes of the run.
 //! Linux: `kswapd`.
 
+use super::proactive::{Need, PROACTIVE_LOOK, ProactiveReclaim};
 use super::{Reclaim, Target};
 use crate::config::{DELAY, FREE_AHEAD_PAGES, GIVE_BOUND, SUPPLY_LOOK};
 use crate::group::GroupId;
@@ -52,6 +53,20 @@ impl SupplyBell {
     }
 }
 
+/// What the thread that keeps frames at hand shares with others.
+pub(super) struct Supply {
+    /// The bell that wakes it.
+    pub(super) bell: SupplyBell,
+    /// What the process needs, if that is found out.
+    pub(super) need: Need,
+}
+
+impl Supply {
+    pub(super) fn new(member: Option<&Arc<Member>>, locks: &LockStats) -> Self {
+        Self { bell: SupplyBell::new(member, locks), need: Need::default() }
+    }
+}
+
 /// The work of the thread that keeps frames at hand.
 pub(crate) struct Supplier<'r, P: Platform>(pub(super) &'r Reclaim<P>);
 
@@ -63,19 +78,24 @@ impl<P: Platform> Supplier<'_, P> {
         // Half of the free frames that were left when pages were given to other processes. The arena does not
         // grow ahead of need before threads use that many: an idle process would take the pages again.
         let mut spare = usize::MAX;
+        let mut proactive = ProactiveReclaim::of(self.0);
         while !self.0.stop.load(Ordering::Acquire) {
             self.0.rest_if_wanted();
             let is_idle = self.0.mmu.frames_at_hand() >= spare;
             if !is_idle && self.0.wants_to_grow() && self.0.grow_arena() {
                 spare = usize::MAX;
             } else {
-                self.0.supply.wait(&self.0.stop, look);
+                self.0.supply.bell.wait(&self.0.stop, look);
                 self.free_ahead();
                 self.free_in_groups();
             }
             let shared = self.0.run().and_then(|run| run.member.count_shared());
             look = shared.map_or(SUPPLY_LOOK, |next| next.min(SUPPLY_LOOK));
-            if self.give_to_others() {
+            if proactive.is_some() {
+                look = look.min(PROACTIVE_LOOK);
+            }
+            let gave = proactive.as_mut().is_some_and(|proactive| proactive.run(self.0));
+            if self.give_to_others() || gave {
                 spare = self.0.mmu.frames_at_hand() / 2;
             }
             serve();
@@ -117,7 +137,7 @@ impl<P: Platform> Supplier<'_, P> {
                 if self.0.to_write.own() == 0 {
                     return wants;
                 }
-                self.0.supply.wait(&self.0.stop, DELAY);
+                self.0.supply.bell.wait(&self.0.stop, DELAY);
             }
         }
         if left > 0 {
@@ -171,7 +191,7 @@ impl<P: Platform> Supplier<'_, P> {
             thread::yield_now();
             if freed == 0 {
                 // All pages that are left are in use: a thread that needs frames reclaims them itself.
-                return self.0.supply.wait(&self.0.stop, 10 * DELAY);
+                return self.0.supply.bell.wait(&self.0.stop, 10 * DELAY);
             }
         }
     }

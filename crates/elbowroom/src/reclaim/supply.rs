@@ -5,6 +5,7 @@
 //! arena has its size it frees frames when few are left. A thread that needs frames sooner grows the arena
 //! itself, and then frees a batch.
 
+use super::proactive::SPARE_SHARE;
 use super::{Reclaim, Target};
 use crate::config::{
     AHEAD_SHARE, LEAST_AHEAD_FRAMES, PAY_AT, PIECES_SHARE, RECLAIM_ROUNDS, RUN_ORDER, RUN_ROUNDS,
@@ -99,7 +100,7 @@ impl<P: Platform> Reclaim<P> {
             self.pay_frames(self.mmu.frames_at_hand() / 2);
         }
         if self.wants_to_grow() || order == 0 && self.is_low() || self.groups.near_max.is_some() {
-            self.supply.ring();
+            self.supply.bell.ring();
         }
     }
 
@@ -125,7 +126,8 @@ impl<P: Platform> Reclaim<P> {
         let free = self.mmu.frames_at_hand();
         // A process that uses little gets little ahead of need: a run may have hundreds of such processes.
         let in_use = self.mmu.populated_frames().saturating_sub(free);
-        free < ahead.min((in_use / AHEAD_SHARE).max(LEAST_AHEAD_FRAMES)) && self.can_grow()
+        let share = if self.config.slowdown.is_some() { SPARE_SHARE } else { AHEAD_SHARE };
+        free < ahead.min((in_use / share).max(LEAST_AHEAD_FRAMES)) && self.can_grow()
     }
 
     /// Whether frames are to be freed ahead: fewer than the low mark are free, and the arena cannot grow.
@@ -151,7 +153,7 @@ impl<P: Platform> Reclaim<P> {
 
     /// Wakes the thread that keeps frames at hand, so that it sees that the manager stops.
     pub(crate) fn wake_supplier(&self) {
-        self.supply.ring_for_stop();
+        self.supply.bell.ring_for_stop();
     }
 }
 

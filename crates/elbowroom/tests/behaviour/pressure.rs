@@ -2,7 +2,7 @@
 
 use super::swap::{noise, with_disk};
 use crate::support::*;
-use elbowroom::{Advice, Config, Hooks, PressureUse, Sharing, StallExtent, Trigger};
+use elbowroom::{Advice, Bounds, Config, Hooks, PressureUse, Sharing, StallExtent, Trigger};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, thread};
 
@@ -169,7 +169,8 @@ fn writers_that_are_throttled_stall<M: Machine>() {
 
 fn a_fault_without_memory_stalls_until_it_fails<M: Machine>() {
     const BOUND: Duration = Duration::from_millis(100);
-    let config = Config { memory_wait_bound: BOUND, ..Config::with_memory(BUDGET) };
+    let config =
+        Config { bounds: Bounds { memory_wait: BOUND, ..Bounds::default() }, ..Config::with_memory(BUDGET) };
     let Some(m) =
         M::start(Config { hooks: Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() }, ..config })
     else {

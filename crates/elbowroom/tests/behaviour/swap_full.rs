@@ -1,7 +1,7 @@
 //! Budget and swap are full: accesses fail after a bound, and no byte is lost.
 
 use crate::support::*;
-use elbowroom::{Config, Hooks, Sharing};
+use elbowroom::{Bounds, Config, Hooks, Sharing};
 use elbowroom_sync::Arc;
 use elbowroom_sync::time::{Duration, Instant};
 
@@ -25,7 +25,7 @@ fn full<M: Machine>(seed: u64) -> Option<(M, usize, usize)> {
     let writeback_interval = Duration::from_millis(50);
     let config = Config {
         swap: BUDGET,
-        memory_wait_bound: BOUND,
+        bounds: Bounds { memory_wait: BOUND, ..Bounds::default() },
         writeback_interval,
         hooks: Hooks {
             report: Some(Arc::new(|line| assert!(line.contains("memory is full"), "{line}"))),

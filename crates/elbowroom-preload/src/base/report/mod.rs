@@ -13,7 +13,7 @@ use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{run, sys, tree};
-use elbowroom::{LargestProcesses, LockUse, PressureUse, RunTotals, Stats};
+use elbowroom::{LargestProcesses, LockUse, PressureUse, RunTotals, Stats, SwapFileIo};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display};
 use std::sync::atomic::Ordering;
@@ -93,6 +93,10 @@ impl Display for Report<'_> {
         if self.managed {
             let (budget, peak) = (Bytes(stats.budget_bytes), Bytes(stats.peak_bytes));
             line(f, "memory", format_args!("{peak} at most, of {budget}"))?;
+            if let Some(need) = &stats.need {
+                let (allocated, needed) = (Bytes(need.allocated_bytes), Bytes(need.needed_bytes));
+                line(f, "", format_args!("{allocated} allocated, {needed} needed"))?;
+            }
             line(
                 f,
                 "faults",
@@ -106,8 +110,9 @@ impl Display for Report<'_> {
                 let [out, back] = [stats.pswpout, stats.pswpin].map(|n| Bytes(n * sys::PAGE as u64));
                 line(f, "swap", format_args!("{out} out, {back} in, {} errors", stats.swap_errors))?;
             }
-            if stats.swap_read_bytes + stats.swap_written_bytes > 0 {
-                let (read, written) = (Bytes(stats.swap_read_bytes), Bytes(stats.swap_written_bytes));
+            let SwapFileIo { swap_read_bytes, swap_written_bytes } = stats.swap_io;
+            if swap_read_bytes + swap_written_bytes > 0 {
+                let (read, written) = (Bytes(swap_read_bytes), Bytes(swap_written_bytes));
                 line(f, "swap file", format_args!("{read} read, {written} written"))?;
             }
             let (reads, writes, lost) = (stats.read_errors, stats.write_errors, stats.lost_dirty_pages);
@@ -358,7 +363,7 @@ mod tests {
             stats: Stats {
                 pswpout,
                 pswpin: pswpout / 2,
-                swap_written_bytes: 16 * pswpout,
+                swap_io: SwapFileIo { swap_written_bytes: 16 * pswpout, ..SwapFileIo::default() },
                 ..Stats::default()
             },
             locks: LockUse::default(),

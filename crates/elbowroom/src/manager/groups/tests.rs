@@ -4,7 +4,7 @@
 mod swap;
 
 use crate::group::{GroupId, GroupStats, Limits};
-use crate::{Advice, Config, HighStuck, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
+use crate::{Advice, Bounds, Config, HighStuck, Hooks, Manager, MapRequest, Prot, Sharing, Soft, Space};
 use elbowroom_machine::{Errno, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
@@ -119,8 +119,10 @@ fn low_is_divided_as_min_is() {
 #[test]
 fn low_gives_way_where_min_does_not() {
     for by_min in [false, true] {
-        let config =
-            Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(18 << 20) };
+        let config = Config {
+            bounds: Bounds { memory_wait: Duration::from_millis(300), ..Bounds::default() },
+            ..Config::with_memory(18 << 20)
+        };
         let manager = Manager::<Soft>::start_on(Config {
             hooks: Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() },
             ..config
@@ -268,7 +270,10 @@ fn a_full_group_reads_single_pages_though_memory_is_free() {
 /// Without swap the access that has no page left fails after its time, and no other group's does.
 #[test]
 fn an_access_fails_where_nothing_of_the_group_can_be_reclaimed() {
-    let config = Config { memory_wait_bound: Duration::from_millis(300), ..Config::with_memory(32 << 20) };
+    let config = Config {
+        bounds: Bounds { memory_wait: Duration::from_millis(300), ..Bounds::default() },
+        ..Config::with_memory(32 << 20)
+    };
     let manager = Manager::<Soft>::start_on(Config {
         hooks: Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() },
         ..config
@@ -443,7 +448,11 @@ fn a_thread_chooses_the_group_of_its_mappings() {
 fn pages_in_the_batches_of_idle_threads_are_reclaimed() {
     const THREADS: usize = 8;
     let bound = Duration::from_secs(3);
-    let config = Config { swap: 100 * UNIT, memory_wait_bound: bound, ..Config::with_memory(100 * UNIT) };
+    let config = Config {
+        swap: 100 * UNIT,
+        bounds: Bounds { memory_wait: bound, ..Bounds::default() },
+        ..Config::with_memory(100 * UNIT)
+    };
     let manager = Manager::<Soft>::start_on(config).unwrap();
     let groups = manager.groups();
     let group = groups.create(GroupId::ROOT, &limits(|limits| limits.max = 4 * UNIT)).unwrap();

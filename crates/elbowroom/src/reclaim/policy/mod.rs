@@ -8,10 +8,12 @@
 mod balance;
 mod chances;
 mod pick;
+mod proactive;
 mod two_lists;
 
 pub(crate) use balance::{Costs, Counted};
 pub(crate) use pick::pick;
+pub(crate) use proactive::{Proactive, Seen};
 pub(crate) use two_lists::TwoLists;
 
 use crate::group::Kind;

@@ -25,7 +25,7 @@ const ALL: [Where; 3] = [Where::Pool, Where::File, Where::PoolAndFile];
 
 fn config(units: u64, swap: u64, to: Where) -> Config {
     let mut config = Config { swap: swap * UNIT, ..Config::with_memory(units * UNIT + (2 << 20)) };
-    config.memory_wait_bound = Duration::from_millis(300);
+    config.bounds.memory_wait = Duration::from_millis(300);
     config.hooks = Hooks { report: Some(Arc::new(|_| ())), ..Hooks::default() };
     if to != Where::Pool {
         config.swap_dir = Some(std::env::temp_dir());
@@ -296,7 +296,7 @@ fn what_the_file_does_not_take_is_not_charged() {
 fn limits_of_swap_change_under_load() {
     for to in ALL {
         let mut config = config(96, 512, to);
-        config.memory_wait_bound = Duration::from_secs(30);
+        config.bounds.memory_wait = Duration::from_secs(30);
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let groups = manager.groups();
         let above = groups.create(GroupId::ROOT, &limits(|limits| limits.max = 60 * UNIT)).unwrap();
