@@ -22,6 +22,10 @@ pub enum Kind {
     Elbowroom,
     /// The same, with only the large blocks of its heap managed.
     ElbowroomLarge,
+    /// The same as Elbowroom, with as much memory as it needs: `--memory auto`.
+    ElbowroomAuto,
+    /// The same as Elbowroom, with less than what `ElbowroomAuto` says that it needs.
+    ElbowroomLess,
     /// The same as Elbowroom, but before a fork all private memory goes to the kernel.
     ElbowroomForkKernel,
     /// A soft space: of the worker, or of the lab.
@@ -38,13 +42,15 @@ pub enum Kind {
 
 impl Kind {
     /// A name that begins with another one comes first.
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 14] = [
         Self::KernelRandom,
         Self::KernelWillneed,
         Self::KernelHuge,
         Self::Kernel,
         Self::ElbowroomForkKernel,
         Self::ElbowroomLarge,
+        Self::ElbowroomAuto,
+        Self::ElbowroomLess,
         Self::Elbowroom,
         Self::Soft,
         Self::Host,
@@ -62,6 +68,8 @@ impl Kind {
             Self::KernelHuge => "kernel-huge",
             Self::Elbowroom => "elbowroom",
             Self::ElbowroomLarge => "elbowroom-large",
+            Self::ElbowroomAuto => "elbowroom-auto",
+            Self::ElbowroomLess => "elbowroom-less",
             Self::ElbowroomForkKernel => "elbowroom-fork-kernel",
             Self::Soft => "soft",
             Self::Host => "host",
@@ -82,6 +90,10 @@ impl Kind {
             Self::KernelHuge => "Linux, told by MADV_HUGEPAGE to use pages of 2 MiB",
             Self::Elbowroom => "an unmodified program under elbowroom run: real pointers, by userfaultfd",
             Self::ElbowroomLarge => "elbowroom with only the large blocks of the heap managed (--heap large)",
+            Self::ElbowroomAuto => "elbowroom with as much memory as it needs (--memory auto --slowdown 5%)",
+            Self::ElbowroomLess => {
+                "elbowroom with what elbowroom-auto needed in the same turn, divided by 1.3"
+            }
             Self::ElbowroomForkKernel => "elbowroom that gives private memory to the kernel at a fork",
             Self::Soft => "memory of the library that is reached by calls, without userfaultfd",
             Self::Host => {

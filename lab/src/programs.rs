@@ -16,6 +16,32 @@ pub struct Programs {
     elbowroom: PathBuf,
 }
 
+/// How much memory a program has under `elbowroom run`.
+#[derive(Debug, Clone, Copy)]
+pub enum Budget {
+    /// So much.
+    Fixed(Size),
+    /// As much as it needs, and at most so much.
+    Auto(Size),
+}
+
+impl From<Size> for Budget {
+    fn from(size: Size) -> Self {
+        Self::Fixed(size)
+    }
+}
+
+impl Budget {
+    /// What follows `--memory` on the command line.
+    fn arguments(self) -> impl Iterator<Item = String> {
+        let (first, rest) = match self {
+            Self::Fixed(size) => (size.to_string(), Vec::new()),
+            Self::Auto(size) => ("auto".to_owned(), vec!["--memory-max".to_owned(), size.to_string()]),
+        };
+        [first].into_iter().chain(rest)
+    }
+}
+
 /// How `elbowroom run` is told to manage anonymous memory.
 #[derive(Debug, Clone, Copy)]
 pub struct Swap<'a> {
@@ -116,17 +142,16 @@ impl Programs {
     /// The same with any program; without `swap` its anonymous memory is the kernel's.
     pub fn program_under_elbowroom(
         &self,
-        memory: Size,
+        budget: impl Into<Budget>,
         stats: &Path,
         off: &str,
         swap: Option<Swap<'_>>,
         program: &[OsString],
     ) -> Vec<OsString> {
         let mut line: Vec<OsString> = vec![self.elbowroom.clone().into()];
-        line.extend(
-            ["run", "--config", "none", "--memory", &memory.to_string(), "--quiet", "--stats"]
-                .map(OsString::from),
-        );
+        line.extend(["run", "--config", "none", "--memory"].map(OsString::from));
+        line.extend(budget.into().arguments().map(OsString::from));
+        line.extend(["--quiet", "--stats"].map(OsString::from));
         line.push(stats.into());
         if !off.is_empty() {
             line.extend(["--ablate", off].map(OsString::from));

@@ -125,9 +125,11 @@ impl Ground {
                 let group = payer(terms, manager.locks(), create)?;
                 Self::Soft(space, manager, group)
             }
-            Kind::Elbowroom | Kind::ElbowroomLarge | Kind::ElbowroomForkKernel => {
-                Self::Apart(Box::new(Apart::on(engine, terms)?))
-            }
+            Kind::Elbowroom
+            | Kind::ElbowroomLarge
+            | Kind::ElbowroomAuto
+            | Kind::ElbowroomLess
+            | Kind::ElbowroomForkKernel => Self::Apart(Box::new(Apart::on(engine, terms)?)),
             Kind::Host => {
                 let (manager, space) = Manager::<Host>::start(config)?;
                 let create = |parent, limits: &Limits| Ok(manager.groups().create(parent, limits)?);

@@ -1,7 +1,7 @@
 //! The programs: what they need, how their data is made, and how they are run.
 
 /// The scripts and sources, which are written beside the data.
-pub const SOURCES: [(&str, &str); 13] = [
+pub const SOURCES: [(&str, &str); 14] = [
     ("common.py", include_str!("../../programs/common.py")),
     ("arrays.py", include_str!("../../programs/arrays.py")),
     ("sqlite.py", include_str!("../../programs/sqlite.py")),
@@ -12,6 +12,7 @@ pub const SOURCES: [(&str, &str); 13] = [
     ("repository.py", include_str!("../../programs/repository.py")),
     ("mixture.py", include_str!("../../programs/mixture.py")),
     ("hash.c", include_str!("../../programs/hash.c")),
+    ("needs.c", include_str!("../../programs/needs.c")),
     ("memory.py", include_str!("../../programs/memory.py")),
     ("maps.cc", include_str!("../../programs/maps.cc")),
     ("Heap.java", include_str!("../../programs/Heap.java")),
@@ -74,6 +75,12 @@ const MAPS: Source = Source {
     source: "maps.cc",
     made: "maps",
     packages: &["g++"],
+};
+const NEEDS: Source = Source {
+    compile: &["gcc", "-O2", "-o", "{made}", "{source}"],
+    source: "needs.c",
+    made: "needs",
+    packages: &["gcc"],
 };
 const HEAP: Source = Source {
     compile: &["javac", "{source}"],
@@ -338,6 +345,20 @@ pub const MEMORY: [Program; 8] = [
     },
 ];
 
+/// The same programs, and one that allocates more than it needs.
+pub const AUTO: [Program; 9] = {
+    let [arrays, frames, sort, zstd, sqlite, redis, java, maps] = MEMORY;
+    [NEEDS_AN_EIGHTH, arrays, frames, sort, zstd, sqlite, redis, java, maps]
+};
+
+const NEEDS_AN_EIGHTH: Program = Program {
+    name: "needs",
+    needs: &[Need::Compiled(&NEEDS)],
+    warm: &["true"],
+    run: &["{scripts}/needs", "{percent}"],
+    ..IN_MEMORY
+};
+
 /// What these have in common: two of them share a file of lines, and the others need a directory.
 const IN_MEMORY: Program = Program { data: "memory-1", make: script!("memory", "make"), ..NONE };
 
@@ -347,14 +368,14 @@ mod tests {
 
     #[test]
     fn names_are_different_and_lines_name_scripts_that_there_are() {
-        for (all, program) in [&FILES[..], &MODELS, &MEMORY]
+        for (all, program) in [&FILES[..], &MODELS, &AUTO]
             .into_iter()
             .flat_map(|all| all.iter().map(move |program| (all, program)))
         {
             assert_eq!(all.iter().filter(|other| other.name == program.name).count(), 1, "{}", program.name);
             for line in [program.make, program.warm, program.run, program.check] {
                 for script in line.iter().filter_map(|word| word.strip_prefix("{scripts}/")) {
-                    let made = [&HASH, &MAPS, &HEAP].iter().any(|source| source.made == script);
+                    let made = [&HASH, &MAPS, &NEEDS, &HEAP].iter().any(|source| source.made == script);
                     assert!(made || SOURCES.iter().any(|(name, _)| *name == script), "{script}");
                 }
             }

@@ -15,6 +15,7 @@ pub const EXAMPLES: &str = "Examples:
   elbowroom lab run programs --kind files
   elbowroom lab run programs --kind memory --percent 25 --memory 128M
   elbowroom lab run programs --kind in-memory --only maps,zstd      everything fits: at most 1.05 times plain
+  elbowroom lab run programs --kind auto --only redis,needs          what is the least that works?
   elbowroom lab run programs --kind models --install                 builds llama.cpp once, some 10 minutes
   elbowroom lab run programs --kind models --percent 25 --runs 1     a model of 3 layers instead of 12
   elbowroom lab run programs --only lmdb,git --runs 5 --dir /data/lab --json programs.json
@@ -55,6 +56,10 @@ proportion to --percent; at least 256M): plain, beside Elbowroom with its defaul
 and with --heap all (elbowroom). Their data is in the page cache, and free memory is touched before each run
 (--cold-memory: it is not). Each must take at most 1.05 times the time of plain, which is said of each, as is
 a run that paged out although it should not have.
+Those of --kind auto are the same, and
+  needs    1 GiB of memory of which an eighth is used          apt: gcc
+with --memory auto (elbowroom-auto) beside a budget in which everything fits (elbowroom), and beside what was
+needed, divided by 1.3 (elbowroom-less). The first is to take at most 1.05 times the time, the last more.
 Under Elbowroom the resident memory of each process is sampled every 10 ms. It must be at most the budget,
 32 MiB, and what is not managed, which /proc/PID/smaps tells.
 Python is that of DIR/venv if there is one, else python3. The data is made once, about 12 GB, and kept.";
@@ -71,6 +76,8 @@ pub enum ProgramsKind {
     Memory,
     /// The same programs, and everything fits
     InMemory,
+    /// The same programs, with as much memory as they need: --memory auto
+    Auto,
 }
 
 /// Options of programs.
@@ -86,13 +93,13 @@ pub struct ProgramsArgs {
     #[arg(long, value_name = "N", default_value_t = 3)]
     pub runs: usize,
     /// Elbowroom's --memory, and the limit of the kernel's control group (page cache included) [default: 256M
-    /// for files, a quarter of the model for models, 512M for memory, 4G for in-memory or in proportion to
-    /// --percent]
+    /// for files, a quarter of the model for models, 512M for memory, 4G for in-memory and auto or in
+    /// proportion to --percent]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "memory_bytes")]
     pub memory: Option<Size>,
-    /// Elbowroom's --swap, and the size of the kernel's swap file; for --kind memory and --kind in-memory
-    /// [default: eight times the memory; for in-memory once]
+    /// Elbowroom's --swap, and the size of the kernel's swap file; for --kind memory, in-memory and
+    /// auto [default: eight times the memory; for in-memory and auto once]
     #[arg(long, value_name = "SIZE")]
     #[serde(rename = "swap_bytes")]
     pub swap: Option<Size>,
@@ -104,9 +111,10 @@ pub struct ProgramsArgs {
     #[arg(long, value_name = "N", default_value_t = 100)]
     pub percent: u64,
     /// The engines, in the order of their turns: plain; kernel; elbowroom (with
-    /// --heap all); elbowroom-large (with --heap large); elbowroom-vma_locks is elbowroom without that
-    /// improvement [default: kernel and elbowroom; for models and memory plain
-    /// before them; for in-memory plain, elbowroom-large and elbowroom]
+    /// --heap all); elbowroom-large (with --heap large); elbowroom-auto (with --memory auto);
+    /// elbowroom-less (with less than that needed); elbowroom-vma_locks is elbowroom without that improvement
+    /// [default: kernel and elbowroom; for models and memory plain before them; for in-memory plain,
+    /// elbowroom-large and elbowroom; for auto elbowroom, elbowroom-auto and elbowroom-less]
     #[arg(long, value_name = "ENGINE", value_delimiter = ',')]
     pub engines: Vec<Engine>,
     /// For --kind in-memory, leave free memory as it is before each run. Without this as much as --memory,
@@ -145,7 +153,7 @@ impl ProgramsArgs {
         ensure!(self.memory() >= Size::from_bytes(32 << 20), "--memory must be at least 32M");
         ensure!(
             self.swap.is_none() || !matches!(self.kind, ProgramsKind::Files | ProgramsKind::Models),
-            "--swap is for --kind memory and --kind in-memory"
+            "--swap is for --kind memory, in-memory and auto"
         );
         for name in &self.only {
             if !self.all().iter().any(|program| program.name == name) {
@@ -153,7 +161,21 @@ impl ProgramsArgs {
                 bail!("--only: there is no program {name}; there are {}", known.join(", "));
             }
         }
-        let kinds = [Kind::Plain, Kind::Kernel, Kind::ElbowroomLarge, Kind::Elbowroom];
+        let kinds = [
+            Kind::Plain,
+            Kind::Kernel,
+            Kind::ElbowroomLarge,
+            Kind::ElbowroomAuto,
+            Kind::ElbowroomLess,
+            Kind::Elbowroom,
+        ];
+        let engines = self.engines();
+        let at = |kind| engines.iter().position(|engine| engine.kind == kind);
+        ensure!(
+            at(Kind::ElbowroomLess)
+                .is_none_or(|less| at(Kind::ElbowroomAuto).is_some_and(|auto| auto < less)),
+            "--engines: elbowroom-less needs elbowroom-auto before it"
+        );
         engine::check_engines(&self.engines(), "programs", &kinds)
     }
 
@@ -163,6 +185,7 @@ impl ProgramsArgs {
             ProgramsKind::Files => &catalog::FILES,
             ProgramsKind::Models => &catalog::MODELS,
             ProgramsKind::Memory | ProgramsKind::InMemory => &catalog::MEMORY,
+            ProgramsKind::Auto => &catalog::AUTO,
         }
     }
 
@@ -173,7 +196,7 @@ impl ProgramsArgs {
             // Of a model that is hardly there a quarter would be less than a manager needs.
             ProgramsKind::Models => catalog::quarter_of_model(self.percent).max(32),
             ProgramsKind::Memory => 512,
-            ProgramsKind::InMemory => (4096 * self.percent / 100).max(256),
+            ProgramsKind::InMemory | ProgramsKind::Auto => (4096 * self.percent / 100).max(256),
         };
         self.memory.unwrap_or(Size::from_bytes(by_kind << 20))
     }
@@ -183,7 +206,7 @@ impl ProgramsArgs {
         let by_kind = match self.kind {
             ProgramsKind::Files | ProgramsKind::Models => return None,
             ProgramsKind::Memory => 8,
-            ProgramsKind::InMemory => 1,
+            ProgramsKind::InMemory | ProgramsKind::Auto => 1,
         };
         Some(self.swap.unwrap_or(Size::from_bytes(by_kind * self.memory().bytes())))
     }
@@ -191,7 +214,7 @@ impl ProgramsArgs {
     /// How much a program may have of what all may have.
     pub fn part_for(&self, program: &Program, all: Size) -> Size {
         match self.kind {
-            ProgramsKind::InMemory => all,
+            ProgramsKind::InMemory | ProgramsKind::Auto => all,
             ProgramsKind::Files | ProgramsKind::Models | ProgramsKind::Memory => {
                 Size::from_bytes(all.bytes() / program.memory_divisor)
             }
@@ -206,7 +229,8 @@ impl ProgramsArgs {
     /// Whether an engine has the data in the page cache from the start. Plain has models there: it is to show
     /// what is possible without a disk.
     pub fn begins_warm(&self, engine: Engine) -> bool {
-        self.is_in_memory() || (self.kind == ProgramsKind::Models && engine.kind == Kind::Plain)
+        matches!(self.kind, ProgramsKind::InMemory | ProgramsKind::Auto)
+            || (self.kind == ProgramsKind::Models && engine.kind == Kind::Plain)
     }
 
     /// Who takes turns.
@@ -217,6 +241,7 @@ impl ProgramsArgs {
         let kinds: &[Kind] = match self.kind {
             ProgramsKind::Files => &[Kind::Kernel, Kind::Elbowroom],
             ProgramsKind::Memory | ProgramsKind::Models => &[Kind::Plain, Kind::Kernel, Kind::Elbowroom],
+            ProgramsKind::Auto => &[Kind::Elbowroom, Kind::ElbowroomAuto, Kind::ElbowroomLess],
             ProgramsKind::InMemory => &[Kind::Plain, Kind::ElbowroomLarge, Kind::Elbowroom],
         };
         kinds.iter().copied().map(Engine::whole).collect()

@@ -68,7 +68,7 @@ fn fits(report: &Report) -> Vec<Fits<'_>> {
     let plain = Engine::whole(Kind::Plain);
     let all = each(report).filter(|(program, engine)| of(report, program, *engine).next().is_some());
     let fits = |(program, engine)| {
-        let pages_out = of(report, program, engine).map(|run| run.pages_out).sum();
+        let pages_out = of(report, program, engine).map(|run| run.sums.pages_out).sum();
         Fits { program, engine, ratio: report.ratio_of(program, engine, plain), pages_out }
     };
     if report.in_memory { all.map(fits).collect() } else { Vec::new() }
@@ -142,6 +142,7 @@ pub fn json(report: &Report) -> Value {
 
 #[cfg(test)]
 mod tests {
+    use super::super::report::Sums;
     use super::*;
     use crate::procfs;
     use crate::resident::Peak;
@@ -163,7 +164,7 @@ mod tests {
             result: "same".to_owned(),
             memory_bytes: 100 << 20,
             peak: (!engine.is_kernel()).then_some(peak),
-            pages_out,
+            sums: Sums { pages_out, ..Sums::default() },
             engine_stats: None,
         }
     }

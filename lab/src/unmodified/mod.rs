@@ -5,6 +5,7 @@
 //! what they should be. Each program must print the same in all engines, and what it has stored must be the
 //! same, or the session fails.
 
+mod auto;
 mod building;
 mod catalog;
 pub mod child;
@@ -24,7 +25,7 @@ use anyhow::{Context, Result, bail};
 use self::catalog::Program;
 use self::cli::ProgramsArgs;
 use self::data::{Cache, Store};
-use self::report::{LeftOut, Report, Run};
+use self::report::{LeftOut, Report, Run, Sums};
 use crate::bench::have_backed;
 use crate::cgroup::Cgroup;
 use crate::device::Device;
@@ -34,10 +35,11 @@ use crate::kernel_swap::KernelSwap;
 use crate::load::{Begun, Load};
 use crate::output::OutputFile;
 use crate::procfs;
-use crate::programs::{Programs, Swap};
+use crate::programs::{Budget, Programs, Swap};
 use crate::progress::Progress;
 use crate::resident::{Managed, Sampler};
 use crate::session::read_stats;
+use crate::size::Size;
 
 /// What a signal that ends a run leaves behind.
 pub const UNDONE: &str =
@@ -175,11 +177,18 @@ impl Session<'_> {
         self.store.make(program, &self.interrupt, progress)?;
         let mut first: Option<Run> = None;
         let mut engines = engines.to_vec();
+        let mut needed = None;
         for turn in 1..=self.args.runs {
             for engine in &engines.clone() {
                 let label = format!("{} run {turn}/{} {engine}", program.name, self.args.runs);
                 progress.update(|| format!("{label}: making the data cold"));
-                let run = self.run_one(program, *engine, turn, || progress.update(|| label.clone()));
+                let memory = match engine.kind {
+                    Kind::ElbowroomLess => auto::less(needed),
+                    _ => Ok(self.args.part_for(program, self.args.memory())),
+                };
+                let run = memory.and_then(|memory| {
+                    self.run_one(program, *engine, (turn, memory), || progress.update(|| label.clone()))
+                });
                 self.interrupt.check()?;
                 let run = match run {
                     Ok(run) => run,
@@ -213,6 +222,9 @@ impl Session<'_> {
                         first.result
                     );
                 }
+                if engine.kind == Kind::ElbowroomAuto {
+                    needed = run.sums.need;
+                }
                 runs.push(run);
             }
         }
@@ -223,7 +235,7 @@ impl Session<'_> {
         &self,
         program: &Program,
         engine: Engine,
-        turn: usize,
+        (turn, memory): (usize, Size),
         mut begins: impl FnMut(),
     ) -> Result<Run> {
         let cache = if self.args.begins_warm(engine) { Cache::Warm } else { Cache::Cold };
@@ -233,7 +245,6 @@ impl Session<'_> {
             have_backed(self.args.memory().bytes(), &self.interrupt)?;
         }
         begins();
-        let memory = self.args.part_for(program, self.args.memory());
         let line = self.store.run_line(program);
         // Of this run only: each of its processes that has a manager writes a file there.
         let scratch = tempfile::tempdir_in(self.stats.path()).context("no directory for statistics")?;
@@ -249,7 +260,9 @@ impl Session<'_> {
                 // All that a program allocates is managed, or the larger part.
                 let heap = if engine.kind == Kind::ElbowroomLarge { "large" } else { "all" };
                 let swap = swap.map(|size| Swap { size, dir: self.store.dir(), heap, fork: "copy" });
-                self.programs.program_under_elbowroom(memory, &stats, &engine.off(), swap, &line)
+                let is_auto = engine.kind == Kind::ElbowroomAuto;
+                let budget = if is_auto { Budget::Auto(memory) } else { Budget::Fixed(memory) };
+                self.programs.program_under_elbowroom(budget, &stats, &engine.off(), swap, &line)
             }
         };
         let mut lines = Lines::default();
@@ -278,7 +291,7 @@ impl Session<'_> {
             result: result(&ended.output, stored.as_ref()),
             memory_bytes: memory.bytes(),
             peak: ended.peak,
-            pages_out: if engine.is_kernel() { None } else { pages_out(scratch.path())? },
+            sums: if engine.is_kernel() { Sums::default() } else { sums(scratch.path())? },
             engine_stats: if engine.is_kernel() { None } else { stats_if_any(&stats)? },
         })
     }
@@ -318,13 +331,20 @@ fn stats_if_any(path: &Path) -> Result<Option<serde_json::Value>> {
 /// How many pages all processes of a run have paged out, by the statistics in a directory; `None` without
 /// any.
 fn pages_out(dir: &Path) -> Result<Option<u64>> {
-    let mut sum = None;
-    for entry in std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))? {
-        let stats = read_stats(&entry?.path())?;
-        let pages = stats["pswpout"].as_u64().context("the statistics have no pswpout")?;
-        *sum.get_or_insert(0) += pages;
-    }
-    Ok(sum)
+    let pages =
+        |stats: &serde_json::Value| stats["pswpout"].as_u64().context("the statistics have no pswpout");
+    all_stats(dir)?.iter().map(pages).try_fold(None, |sum, pages| Ok(Some(sum.unwrap_or(0) + pages?)))
+}
+
+/// What the processes of a run have counted together, by the statistics in a directory.
+fn sums(dir: &Path) -> Result<Sums> {
+    Ok(Sums { pages_out: pages_out(dir)?, need: auto::need(dir)? })
+}
+
+/// The statistics of all processes of a run.
+fn all_stats(dir: &Path) -> Result<Vec<serde_json::Value>> {
+    let entries = std::fs::read_dir(dir).with_context(|| format!("cannot read {}", dir.display()))?;
+    entries.map(|entry| read_stats(&entry?.path())).collect()
 }
 
 fn result(printed: &child::Output, stored: Option<&child::Output>) -> String {

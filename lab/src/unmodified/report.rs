@@ -6,6 +6,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use serde_json::{Value, json};
 
+use super::auto::{self, Need};
 use super::goals;
 use crate::engine::{self, Engine};
 use crate::load::{self, Load};
@@ -52,12 +53,23 @@ pub struct Run {
     /// The most that a process of it had.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub peak: Option<Peak>,
-    /// What its processes have paged out, of anonymous memory.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub pages_out: Option<u64>,
+    /// The sums over its processes, by their statistics.
+    #[serde(flatten)]
+    pub sums: Sums,
     /// `elbowroom run --stats`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub engine_stats: Option<Value>,
+}
+
+/// What all processes of a run have counted together.
+#[derive(Debug, Clone, Default, Serialize)]
+pub struct Sums {
+    /// What they have paged out, of anonymous memory.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub pages_out: Option<u64>,
+    /// What they need, by `--memory auto`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub need: Option<Need>,
 }
 
 /// A program that was not run, and why.
@@ -157,6 +169,7 @@ impl Report {
         align(&rows, &mut text);
         self.add_rates(&mut text);
         text.push_str(&goals::table(self));
+        text.push_str(&auto::table(self));
         let _ = write!(text, "\n{LEGEND}\n{}", engine::legend(&self.engines));
         let loads: Vec<Load> = self.runs.iter().filter_map(|run| run.load).collect();
         text.extend(load::warning(&loads).map(|warning| format!("WARNING: {warning}\n")));
@@ -224,6 +237,7 @@ impl Report {
             "runs": self.runs,
             "medians": medians,
             "asked": goals::json(self),
+            "auto": auto::json(self),
         })
     }
 }
@@ -251,7 +265,7 @@ mod tests {
             result: "same".to_owned(),
             memory_bytes: 1 << 20,
             peak: None,
-            pages_out: None,
+            sums: Sums::default(),
             engine_stats: None,
         };
         let mut runs = Vec::new();
