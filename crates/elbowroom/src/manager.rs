@@ -299,6 +299,8 @@ impl<P: Platform> Manager<P> {
             brought: Brought {
                 refault_pages: c.get(Event::RefaultPages),
                 near_pages: c.get(Event::NearPages),
+                near_half_pages: c.get(Event::NearHalfPages),
+                near_quarter_pages: c.get(Event::NearQuarterPages),
                 chunk_reads: c.get(Event::ChunkReads),
                 unused_pages: c.get(Event::UnusedPages),
             },

@@ -76,7 +76,11 @@ pub enum Event {
     EvictedPages,
     /// Evicted pages read again.
     RefaultPages,
-    /// Pages that were needed again, and that twice the memory would have kept.
+    /// Pages that were needed again, and that a quarter more memory would have kept.
+    NearQuarterPages,
+    /// The same with half more memory.
+    NearHalfPages,
+    /// The same with twice the memory.
     NearPages,
     /// Chunks that were read whole at a fault.
     ChunkReads,
@@ -376,6 +380,10 @@ pub struct Brought {
     /// Of these, and of the pages that came in from swap (`pswpin`), those that twice the memory would have
     /// kept: since each went out, no more pages have gone out than there are frames.
     pub near_pages: u64,
+    /// The same with half more memory.
+    pub near_half_pages: u64,
+    /// The same with a quarter more memory.
+    pub near_quarter_pages: u64,
     /// Chunks of files that were read whole, since accesses had gone through them before.
     pub chunk_reads: u64,
     /// Pages of files that were read ahead, and evicted before any access.

@@ -26,6 +26,9 @@ pub(crate) struct Refault<'l> {
     pub(crate) lists: &'l Lruvec,
     /// How many pages were evicted from these lists since then.
     pub(crate) distance: u64,
+    /// For how many folios that come back so late it stands: those of which it is forgotten that they were
+    /// evicted are not seen.
+    pub(crate) stands_for: f64,
 }
 
 /// The lruvecs of all groups. Those of a group are made with its first folio, and stay when the group is
@@ -105,7 +108,7 @@ impl Lruvecs {
         let lists = |group: usize| &self.of_index(group)[Kind::File as usize];
         let (group, distance) =
             self.shadows.refault([file, folio.index], |group| lists(group).evicted_pages())?;
-        Some(Refault { lists: lists(group), distance })
+        Some(Refault { lists: lists(group), distance, stands_for: self.shadows.stands_for(distance) })
     }
 
     /// The number of the turn in which lists are chosen next.

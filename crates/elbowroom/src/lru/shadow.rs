@@ -41,6 +41,12 @@ impl Shadows {
         Self { parts: (0..entries / part).map(|_| OnceLock::new()).collect(), part }
     }
 
+    /// For how many evictions one that is still known stands, after which as many pages as `distance` were
+    /// evicted: each of these has overwritten an entry, so one in e^(distance / entries) is still known.
+    pub(super) fn stands_for(&self, distance: u64) -> f64 {
+        (distance as f64 / (self.parts.len() * self.part) as f64).exp()
+    }
+
     /// The part of a place, the entry's number in it, and the entry's tag.
     fn place(&self, [object, index]: [u64; 2]) -> (&OnceLock<Box<[AtomicU64]>>, usize, u64) {
         let hash = (object.wrapping_mul(0xA24B_AED4_963E_E407) ^ index).wrapping_mul(0x9E37_79B9_7F4A_7C15);

@@ -489,9 +489,9 @@ impl<P: Platform> Reclaim<P> {
     /// Lists a folio whose bytes have just been read.
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let refault = self.lists.refault(object.serial, &folio);
-        let activate = refault.is_some_and(|Refault { lists, distance }| {
+        let activate = refault.is_some_and(|Refault { lists, distance, stands_for }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            note_distance(self, distance, folio.pages());
+            note_distance(self, distance, folio.pages() as f64 * stands_for);
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             self.policy.activates(Kind::File, distance, active, room)
@@ -505,10 +505,15 @@ impl<P: Platform> Reclaim<P> {
     }
 }
 
-/// Counts pages that came back, if they would have stayed with twice the memory.
-fn note_distance<P: Platform>(reclaim: &Reclaim<P>, distance: u64, pages: u64) {
-    if distance <= reclaim.listable_frames() as u64 {
-        reclaim.counters.add(Event::NearPages, pages);
+/// Counts pages that came back by how much more memory would have kept them: as many pages as have gone out
+/// since they did. Source: the refault distance of mm/workingset.c.
+fn note_distance<P: Platform>(reclaim: &Reclaim<P>, distance: u64, pages: f64) {
+    let frames = reclaim.listable_frames() as u64;
+    // The fraction is rounded up as often as it says, by a part of the distance that is as good as random.
+    let pages = (pages + (distance % 64) as f64 / 64.0) as u64;
+    let events = [(4, Event::NearQuarterPages), (2, Event::NearHalfPages), (1, Event::NearPages)];
+    for (_, event) in events.into_iter().filter(|(part, _)| distance <= frames / part) {
+        reclaim.counters.add(event, pages);
     }
 }
 

@@ -6,7 +6,7 @@ use crate::group::GroupId;
 use crate::lru::Lruvec;
 use crate::object::{ALL_PAGES, FileObject};
 use crate::platform::Platform;
-use crate::{Advice, Config, Manager, MapRequest, Sharing, Soft, Space};
+use crate::{Advice, Config, Manager, MapRequest, Prot, Sharing, Soft, Space};
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -114,5 +114,56 @@ fn each_folio_is_listed_until_it_dies() {
         starts.iter().for_each(|start| space.unmap(*start, PAGES * PAGE_SIZE).unwrap());
         all_are_listed(core, "after unmap");
         its_own_are_charged(core, &space, &object);
+    }
+}
+
+/// What would not have come back with more memory does not with so much more.
+#[test]
+fn what_more_memory_would_have_spared_is_what_it_spares() {
+    const PAGES: usize = 12 << 10;
+    const BUDGET: u64 = 16 << 20;
+    /// Pages that are read, and those of them that a quarter more, half more and twice the memory would
+    /// spare.
+    fn read(budget: u64) -> [u64; 4] {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len((PAGES * PAGE_SIZE) as u64).unwrap();
+        let manager = Manager::<Soft>::start_on(Config::with_memory(budget)).unwrap();
+        let space = manager.create_space().unwrap();
+        let object = manager.open(file.path(), false).unwrap();
+        let request = MapRequest {
+            prot: Prot::READ,
+            may_write: false,
+            sharing: Sharing::Shared,
+            object: Some(object),
+            ..MapRequest::private_memory(PAGES * PAGE_SIZE)
+        };
+        let (start, cpu) = (space.map(request).unwrap(), space.cpu());
+        let mut random = fastrand::Rng::with_seed(9);
+        // Of three accesses two are to a third of the pages.
+        let mut touch = |times: usize| {
+            for _ in 0..times {
+                let among = if random.u8(0..3) > 0 { PAGES / 3 } else { PAGES };
+                let page = random.usize(0..among) * 4099 % PAGES;
+                cpu.read_u64(start + page * PAGE_SIZE).unwrap();
+            }
+        };
+        let counted = || {
+            let (brought, read) = (manager.stats().brought, manager.stats().read_bytes / PAGE_SIZE as u64);
+            let spared = [brought.near_quarter_pages, brought.near_half_pages, brought.near_pages];
+            [read, spared[0], spared[1], spared[2]]
+        };
+        touch(4 * PAGES);
+        let before = counted();
+        touch(8 * PAGES);
+        let after = counted();
+        std::array::from_fn(|at| after[at] - before[at])
+    }
+    let [all, quarter, half, twice] = read(BUDGET);
+    // With twice the memory more than twice as many pages fit, since a manager takes some for itself.
+    let cases = [(quarter, BUDGET / 4, 0.9..1.1), (half, BUDGET / 2, 0.9..1.1), (twice, BUDGET, 0.8..1.3)];
+    for (spared, more, within) in cases {
+        let (predicted, is) = (all - spared, read(BUDGET + more)[0]);
+        let off = predicted as f64 / is as f64;
+        assert!(within.contains(&off), "with {more} bytes more: {predicted} of {all}, and it is {is}");
     }
 }

@@ -13,7 +13,7 @@ use crate::base::config::Heap;
 use crate::base::reason::{Counts, Met, NAMES, Reason};
 use crate::base::state::{self, Process};
 use crate::base::{run, sys, tree};
-use elbowroom::{LargestProcesses, LockUse, PressureUse, RunTotals, Stats, SwapFileIo};
+use elbowroom::{Brought, LargestProcesses, LockUse, PressureUse, RunTotals, Stats, SwapFileIo};
 use serde::{Serialize, Serializer};
 use std::fmt::{self, Display};
 use std::sync::atomic::Ordering;
@@ -175,20 +175,25 @@ fn pressure_line(f: &mut fmt::Formatter<'_>, pressure: &PressureUse) -> fmt::Res
     )
 }
 
-/// What twice the memory would have spared, if some megabytes came back.
+/// What more memory would have spared, if some megabytes came back.
 fn more_memory_line(f: &mut fmt::Formatter<'_>, stats: &Stats) -> fmt::Result {
     const LEAST_PAGES: u64 = 1024;
     const LEAST_PERCENT: f64 = 1.0;
     let back = stats.brought.refault_pages + stats.pswpin;
-    let part = 100.0 * stats.brought.near_pages.min(back) as f64 / back.max(1) as f64;
-    if back < LEAST_PAGES || part < LEAST_PERCENT {
+    let part = |near: u64| 100.0 * near.min(back) as f64 / back.max(1) as f64;
+    let Brought { near_quarter_pages, near_half_pages, near_pages, .. } = stats.brought;
+    let [quarter, half, twice] = [near_quarter_pages, near_half_pages, near_pages].map(part);
+    if back < LEAST_PAGES || twice < LEAST_PERCENT {
         return Ok(());
     }
     let back = Bytes(back * sys::PAGE as u64);
     line(
         f,
         "more memory",
-        format_args!("twice as much would have spared {part:.0} % of the {back} that came back"),
+        format_args!(
+            "a quarter more would have spared {quarter:.0} % of the {back} that came back, half more \
+             {half:.0} %, twice as much {twice:.0} %"
+        ),
     )
 }
 
