@@ -11,7 +11,8 @@
 //!
 //! A chunk goes from a mark to the next mark, to the first granule that is not linked, or a little farther
 //! than accesses have gone from the mark so far. An access that goes on is seen by what was touched lately in
-//! the same file, of whichever thread, so threads that read one chunk together are one reader. Accesses to
+//! the same file, of whichever thread, so threads that read one chunk together are one reader, also if each
+//! takes a block of the chunk, some way before or behind the others. Accesses to
 //! mapped pages are not seen: where the page before the one that is touched is mapped, nothing is concluded
 //! of where accesses begin.
 //!
@@ -48,8 +49,10 @@ const LATELY: u64 = 64;
 const NEAR: u64 = GRANULE;
 
 /// Threads that go through a chunk at the same time take blocks of it in turn, so they are some way apart: at
-/// most so many granules, 1 MiB; and each of them has touched the file lately, in so many touches.
+/// most so many granules, 1 MiB.
 const APART: u64 = 16;
+
+/// Each of them has touched the file in the last so many touches.
 const TOGETHER: u64 = 32;
 
 /// A touch was just now if it was one of the last so many of the file.
