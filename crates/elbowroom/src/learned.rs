@@ -11,7 +11,8 @@
 //!
 //! A chunk goes from a mark to the next mark, to the first granule that is not linked, or a little farther
 //! than accesses have gone from the mark so far. An access that goes on is seen by what was touched lately in
-//! the same file, of whichever thread, so threads that read one chunk together are one reader. Accesses to
+//! the same file, of whichever thread, so threads that read one chunk together are one reader, also if each
+//! takes a block of the chunk, some way before or behind the others. Accesses to
 //! mapped pages are not seen: where the page before the one that is touched is mapped, nothing is concluded
 //! of where accesses begin.
 //!
@@ -28,10 +29,10 @@ const GRANULE_ORDER: u32 = 4;
 const LEAF_ORDER: u32 = 6;
 
 /// Leaves of a set: the one that was used least recently makes room.
-const WAYS: usize = 4;
+const WAYS: usize = 8;
 
 /// The fewest sets.
-const LEAST_SETS: usize = 4;
+const LEAST_SETS: usize = 2;
 
 /// Parts of the budget: what is known takes one of so many, and 30 KiB at least.
 const BUDGET_SHARE: usize = 2_000;
@@ -46,6 +47,16 @@ const LATELY: u64 = 64;
 /// And if it is at most so many pages away from what came with the other one: threads that go through a chunk
 /// together take turns with parts of a granule or less.
 const NEAR: u64 = GRANULE;
+
+/// Threads that go through a chunk at the same time take blocks of it in turn, so they are some way apart: at
+/// most so many granules, 1 MiB.
+const APART: u64 = 16;
+
+/// Each of them has touched the file in the last so many touches.
+const TOGETHER: u64 = 32;
+
+/// A touch was just now if it was one of the last so many of the file.
+const JUST_NOW: u64 = 4;
 
 /// Entries of the table of touches, as a power of two.
 const TOUCHES: usize = 256;
@@ -207,7 +218,15 @@ impl Learned {
     pub(crate) fn end(&self, object: u64, index: u64, most: u64) -> Option<u64> {
         let table = self.0.lock();
         let granule = index.checked_sub(1)? >> GRANULE_ORDER;
-        table.is_linked(object, granule).then(|| table.end(object, index - 1, most + 1).0.max(index))
+        let usual = table.usual_end(object, index);
+        let linked = || table.end(object, index - 1, most + 1).0.max(index);
+        if table.is_linked(object, granule) { Some(linked().min(usual.unwrap_or(u64::MAX))) } else { usual }
+    }
+
+    /// Behind which page the chunk ends that accesses have lately gone through up to page `index` of a file,
+    /// if it is as long as the file's chunks usually are. `None`: nothing is known.
+    pub(crate) fn usual_end(&self, object: u64, index: u64) -> Option<u64> {
+        self.0.lock().usual_end(object, index)
     }
 
     /// Notes an access. `mapped` says whether accesses to a page of another folio would not have been seen.
@@ -320,6 +339,9 @@ impl Table {
     /// [`Learned::to_read`].
     fn chunk(&mut self, object: u64, index: u64, most: u64, mapped: impl Fn(u64) -> bool) -> Option<Chunk> {
         let begin = self.begin(object, index, &mapped);
+        if begin == Some(index) && self.comes_from_before(object, index) {
+            return Some(Chunk { pages: index..index + 1, is_bounded: true });
+        }
         let known = begin.map(|begin| self.known_chunk(object, begin, index, most));
         let chunk = match known {
             Some(known) if known.is_bounded => {
@@ -329,14 +351,19 @@ impl Table {
                 known
             }
             known => {
-                let begin = begin.or_else(|| self.comes_from_nowhere(object, index, mapped).then_some(index));
+                let begins = || {
+                    self.usual_end(object, index) == Some(index)
+                        || self.comes_from_nowhere(object, index, mapped)
+                };
+                let begin = begin.or_else(|| begins().then_some(index));
                 let (Some(length), Some(begin)) = (self.file(object).usual_length(), begin) else {
                     return known.filter(|known| self.is_worth_it(object, known));
                 };
                 let most = most.min((begin + length).saturating_sub(index));
                 let end = self.end_of_unknown(object, index, most);
-                let is_longer = |known: &Chunk| known.pages.end >= end;
-                known.filter(is_longer).unwrap_or(Chunk { pages: index..end, is_bounded: true })
+                // Accesses that have gone on to the next chunk seem to say that this one is longer.
+                let usual = || Chunk { pages: index..end, is_bounded: true };
+                if index < begin + length { usual() } else { known.unwrap_or_else(usual) }
             }
         };
         self.is_worth_it(object, &chunk).then_some(chunk)
@@ -351,6 +378,17 @@ impl Table {
         Chunk { pages: index..end, is_bounded }
     }
 
+    /// Whether an access to the first page of a chunk comes from the page before. Where chunks are no
+    /// multiples of a page, the first page also has the end of the chunk before, which may be all that is
+    /// wanted. If accesses go on to the next page, the rest is read there.
+    fn comes_from_before(&self, object: u64, index: u64) -> bool {
+        let now = self.now(object);
+        let before = self.touch_before(object, index);
+        before.is_some_and(|before| {
+            before.granule << GRANULE_ORDER < index && now.saturating_sub(before.at) <= TOGETHER
+        })
+    }
+
     /// Whether to read the chunk. Not if it is within a granule: so short runs are had by the size of the
     /// file's usual runs.
     fn is_worth_it(&mut self, object: u64, chunk: &Chunk) -> bool {
@@ -363,8 +401,8 @@ impl Table {
 
     /// Whether an access to a page goes on with no other one, as far as can be seen, and nothing is known of
     /// where accesses that come to it begin.
-    fn comes_from_nowhere(&mut self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> bool {
-        let (now, granule) = (self.file(object).touches, index >> GRANULE_ORDER);
+    fn comes_from_nowhere(&self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> bool {
+        let (now, granule) = (self.now(object), index >> GRANULE_ORDER);
         let near = granule.saturating_sub(1)..=granule + 1;
         let goes_on = near.into_iter().any(|granule| self.touch(object, granule, now).is_some());
         !goes_on && self.known(object, granule).link <= 0 && !(index > 0 && mapped(index - 1))
@@ -382,16 +420,35 @@ impl Table {
         marks.min().unwrap_or(u64::MAX).min(index + most)
     }
 
+    /// [`Learned::usual_end`]. `None`: the file's chunks have no usual length, or it is not known where the
+    /// accesses began, or they have gone on.
+    fn usual_end(&self, object: u64, index: u64) -> Option<u64> {
+        let length = self.use_of(object)?.usual_length()?;
+        let origin = self.touch_before(object, index)?.origin?;
+        let end = (origin << GRANULE_ORDER) + u64::from(self.known(object, origin).first) + length;
+        (end >= index).then_some(end)
+    }
+
+    /// What is counted of a file, if anything.
+    fn use_of(&self, object: u64) -> Option<&Use> {
+        Some(&self.files[hash(object, 0) as usize % FILES]).filter(|file| file.object == object)
+    }
+
+    /// The clock of a file.
+    fn now(&self, object: u64) -> u64 {
+        self.use_of(object).map_or(self.clock, |file| file.touches)
+    }
+
     /// The touch with which an access to a page goes on: the last one of its granule or of the one before.
-    fn touch_before(&mut self, object: u64, index: u64) -> Option<Touch> {
-        let (now, granule) = (self.file(object).touches, index >> GRANULE_ORDER);
+    fn touch_before(&self, object: u64, index: u64) -> Option<Touch> {
+        let (now, granule) = (self.now(object), index >> GRANULE_ORDER);
         let near = [Some(granule), granule.checked_sub(1)].into_iter().flatten();
         let near = near.filter_map(|granule| self.touch(object, granule, now));
         near.filter(|touch| touch.end.abs_diff(index) <= NEAR).max_by_key(|touch| touch.at)
     }
 
     /// How many pages came with an access of another thread with which an access to a page goes on.
-    fn came_before(&mut self, object: u64, index: u64, thread: u32) -> u64 {
+    fn came_before(&self, object: u64, index: u64, thread: u32) -> u64 {
         let before = self.touch_before(object, index);
         before.filter(|touch| touch.thread != thread).map_or(0, |touch| touch.pages)
     }
@@ -399,7 +456,7 @@ impl Table {
     /// The page of the mark at which the accesses began that have come to page `index`: those with which this
     /// one goes on; if there were none lately, those that can have come unseen through the mapped pages
     /// before.
-    fn begin(&mut self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> Option<u64> {
+    fn begin(&self, object: u64, index: u64, mapped: impl Fn(u64) -> bool) -> Option<u64> {
         let origin = self.touch_before(object, index).and_then(|before| before.origin);
         // What accesses were seen to go through need not be looked up.
         let passed = |page| origin.is_some_and(|origin| page >> GRANULE_ORDER >= origin) || mapped(page);
@@ -453,16 +510,26 @@ impl Table {
         let lately = |table: &Self, granule| table.touch(object, granule, now);
         let own = lately(self, granule);
         let (mut entered, mut origin) = (false, None);
-        if own.is_none() {
+        if own.is_none_or(|own| own.thread != access.thread) {
             let before = granule.checked_sub(1).and_then(|before| lately(self, before));
             let before = before.filter(|before| before.end.abs_diff(access.index) <= NEAR);
+            // Blocks of two threads may meet within a granule.
+            let passes = before.filter(|before| own.is_none() || before.thread == access.thread);
+            let beside = if before.is_none() { self.beside(object, access, now) } else { None };
             let after = lately(self, granule + 1);
-            entered = before.is_some();
-            origin = before.and_then(|before| before.origin);
-            match (before, after) {
-                (Some(before), _) => self.pass(object, before, granule),
-                (None, Some(_)) => self.change(object, granule + 1, |known| raise(&mut known.link)),
-                (None, None) => origin = self.begins(object, access, mapped).then_some(granule),
+            // Another thread has begun a block behind the one that ends here.
+            let is_next = after.is_some_and(|after| before.is_none() || after.thread != access.thread);
+            entered = before.or(beside).is_some();
+            origin = before.or(beside).and_then(|before| before.origin);
+            if let Some(before) = passes {
+                self.pass(object, before, granule);
+            }
+            if is_next {
+                self.change(object, granule + 1, |known| raise(&mut known.link));
+            }
+            if !entered && !is_next && own.is_none() {
+                origin = self.begins(object, access, mapped).then_some(granule);
+                self.join(object, access, (granule, now), origin);
             }
         }
         if self.touches.is_empty() {
@@ -478,6 +545,48 @@ impl Table {
         }
         for touched in [granule, last] {
             self.touches[hash(object, touched) as usize % TOUCHES] = Touch { granule: touched, ..touch };
+        }
+    }
+
+    /// The touch with which an access goes on that does not come from the granule before: that of the folio
+    /// before, or of another thread that goes through the same chunk, at most [`APART`] granules before.
+    fn beside(&self, object: u64, access: &Reached, now: u64) -> Option<Touch> {
+        let granule = access.index >> GRANULE_ORDER;
+        let start = access.folio.start;
+        let before = start.checked_sub(1).and_then(|page| self.touch(object, page >> GRANULE_ORDER, now));
+        let is_next = |before: &Touch| {
+            start < access.index
+                && before.end.abs_diff(start) <= NEAR
+                && now.saturating_sub(before.at) <= JUST_NOW
+        };
+        before.filter(is_next).or_else(|| {
+            let near = (granule.saturating_sub(APART)..granule).rev();
+            let touches = near.filter_map(|granule| self.touch(object, granule, now));
+            let is_other =
+                |touch: &Touch| touch.thread != access.thread && now.saturating_sub(touch.at) <= TOGETHER;
+            touches.into_iter().find(is_other)
+        })
+    }
+
+    /// Accesses have begun at a granule. Where another thread has begun just behind it, that thread has taken
+    /// a later block of the same chunk and was faster: no chunk begins there.
+    fn join(&mut self, object: u64, access: &Reached, (granule, now): (u64, u64), origin: Option<u64>) {
+        let behind = granule + 1..granule + 1 + APART;
+        let touches = behind.clone().filter_map(|granule| self.touch(object, granule, now));
+        let has_begun = |touch: &Touch| {
+            let is_other = touch.thread != access.thread && now.saturating_sub(touch.at) <= TOGETHER;
+            touch.origin.filter(|begun| is_other && behind.contains(begun))
+        };
+        let Some(begun) = touches.into_iter().find_map(|touch| has_begun(&touch)) else { return };
+        self.change(object, begun, |known| {
+            raise(&mut known.link);
+            known.begins = 0;
+        });
+        for touch in self.touches.iter_mut() {
+            if touch.object == object && touch.origin == Some(begun) {
+                touch.entered |= touch.from == begun;
+                touch.origin = origin;
+            }
         }
     }
 

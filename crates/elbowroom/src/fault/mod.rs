@@ -290,6 +290,9 @@ impl<'a, P: Platform> Handler<'a, P> {
     fn serve_new(&mut self, events: &mut Vec<FaultEvent>) {
         let read = Instant::now();
         P::take_faults(&self.core.mmu, events);
+        // Of threads that come to a part of a file together, the one at the first page is served first: from
+        // there the whole part can be read.
+        events.sort_unstable_by_key(|event| event.addr);
         if self.shares() {
             self.share(events, read);
         }

@@ -13,6 +13,9 @@ use crate::stats::Event;
 use crate::vma::{Pattern, VmaGuard};
 use elbowroom_sync::Arc;
 
+/// Reads of fewer pages are not cut at the end of a chunk: to look it up would cost more than the pages.
+const LARGE_PAGES: u64 = 32;
+
 impl<P: Platform> Pass<'_, P> {
     /// Makes the folio for a page that is not in the cache and starts reading it.
     pub(super) fn read_at_fault(
@@ -40,7 +43,8 @@ impl<P: Platform> Pass<'_, P> {
                 let pages = core.streams.lock().plan(thread, object.serial, index, vma.spec.pattern, room);
                 // Threads that go through a part of a file together are one stream.
                 let together = (came_before * core.tuning().read_growth).min(room.most);
-                pages.max(together).min(MAX_FOLIO_PAGES).ilog2() as u8
+                let pages = pages.max(together).min(MAX_FOLIO_PAGES);
+                up_to_the_end(core, vma, object, index, pages).ilog2() as u8
             }
         };
         let order = object.free_order(index, order, object.size_pages());
@@ -51,7 +55,7 @@ impl<P: Platform> Pass<'_, P> {
         match self.start_read(object, index, extent, &[]) {
             Ok(folio) => {
                 if let (Ok(chunk), Some(io)) = (known, self.io.as_deref_mut()) {
-                    core.counters.add(Event::ChunkReads, 1);
+                    core.counters.add(Event::ChunkReads, u64::from(chunk.pages.end > index + 1));
                     io.ahead.chunk(object.clone(), chunk.from(folio.range().end));
                 }
                 core.streams.lock().note(thread, object.serial, folio.index, folio.pages());
@@ -133,6 +137,22 @@ fn to_read<P: Platform>(
     let mut chunk = core.patterns().files.to_read(thread, (object.serial, index), most, mapped)?;
     chunk.pages.end = chunk.pages.end.min(object.size_pages()).min(vma.pages().end);
     if chunk.pages.end > index { Ok(chunk) } else { Err(0) }
+}
+
+/// How many of so many pages from page `index` of a file on are in the chunk that accesses have gone through
+/// up to there, if that is known; at least 1.
+fn up_to_the_end<P: Platform>(
+    core: &Faults<P>,
+    vma: &VmaGuard<'_>,
+    object: &FileObject,
+    index: u64,
+    pages: u64,
+) -> u64 {
+    if pages < LARGE_PAGES || !learns(core, vma) {
+        return pages;
+    }
+    let end = core.patterns().files.usual_end(object.serial, index);
+    end.filter(|end| *end > index).map_or(pages, |end| pages.min(end - index))
 }
 
 /// Whether a page is in the cache and was accessed: further accesses may cause no fault.

@@ -326,3 +326,65 @@ fn threads_that_take_turns_within_a_chunk_are_one_reader() {
         assert!(faults[0] < 10.0 && late < 1.6, "turns of {pages}: {faults:?}");
     }
 }
+
+/// Reads chunks with threads at the same time: each takes the next block of so many pages of the chunk, goes
+/// through it, and takes another, as matrix products do. Faults for each chunk, and pages read for each page
+/// that was missing, round by round.
+/// `shared`: the last page of each chunk is the first one of the next chunk.
+fn blocks(threads: usize, pages: u64, shared: bool, rounds: u64) -> Vec<(f64, f64)> {
+    let (size, mut seed) = (704 * 150, 7);
+    let all = chunks(|_| 704, size);
+    let mut cache = Cache::new(size / 4, size, true);
+    let mut round = || {
+        let mut missing = 0;
+        for _ in 0..all.len() {
+            let chunk = all[random(&mut seed) as usize % all.len()].clone();
+            let chunk = chunk.start..(chunk.end + u64::from(shared)).min(size);
+            missing += chunk.clone().filter(|page| cache.folio(*page).is_none()).count();
+            let mut next = chunk.start;
+            let mut own: Vec<Range<u64>> = vec![0..0; threads];
+            while next < chunk.end || own.iter().any(|own| !own.is_empty()) {
+                let nth = random(&mut seed) as usize % threads;
+                if own[nth].is_empty() {
+                    own[nth] = next..(next + pages).min(chunk.end);
+                    next = own[nth].end;
+                }
+                cache.thread = 1 + nth as u32;
+                own[nth].next().into_iter().for_each(|page| cache.access(page));
+            }
+        }
+        let (read, waits) = cache.counted();
+        (waits as f64 / all.len() as f64, read as f64 / missing.max(1) as f64)
+    };
+    (0..rounds).map(|_| round()).collect()
+}
+
+#[test]
+fn threads_that_take_blocks_of_a_chunk_at_the_same_time_are_one_reader() {
+    let all = [(2, 16, false), (2, 32, true), (2, 44, false), (4, 32, false), (8, 20, true), (2, 128, false)];
+    for (threads, pages, shared) in all {
+        let rounds = blocks(threads, pages, shared, 8);
+        let mean = |what: fn(&(f64, f64)) -> f64| rounds[5..].iter().map(what).sum::<f64>() / 3.0;
+        let (faults, read) = (mean(|round| round.0), mean(|round| round.1));
+        let most = if threads > 4 { 2.5 } else { 1.5 };
+        assert!(faults < most && read < 1.1, "{threads} threads, blocks of {pages}, {shared}: {rounds:?}");
+    }
+}
+
+#[test]
+fn threads_that_read_pages_at_random_are_not_taken_for_one_reader() {
+    let size = 100_000;
+    let (mut cache, mut seed) = (Cache::new(size / 4, size, true), 5);
+    (0..2 * size).for_each(|page| cache.access(page % size));
+    let mut read = || {
+        cache.counted();
+        cache.wanted = 0;
+        for _ in 0..50_000 {
+            cache.thread = 1 + (random(&mut seed) % 16) as u32;
+            cache.access(random(&mut seed) % size);
+        }
+        cache.counted().0 as f64 / cache.wanted as f64
+    };
+    let rounds = [(); 3].map(|()| read());
+    assert!(rounds.iter().sum::<f64>() / 3.0 < 1.1 && rounds[2] < 1.05, "{rounds:?}");
+}

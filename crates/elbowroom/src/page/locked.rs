@@ -52,7 +52,9 @@ impl Ready {
 
 impl Woken for Ready {
     fn wake(&self, faults: Vec<Parked>) {
-        self.extend(faults);
+        // Those that have waited for longest are served first: the folio was read for the first one, and
+        // where chunks begin is learned from the first access to a folio.
+        self.extend(faults.into_iter().rev());
     }
 }
 
@@ -202,5 +204,20 @@ impl Reading {
         let folio = LockedFolio { guard: Some(self.0), waits, woken, unwinding: thread::panicking() };
         folio.state.clear(Flag::Reading);
         folio
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+    use elbowroom_machine::FaultEvent;
+
+    #[test]
+    fn the_fault_that_has_waited_for_longest_is_served_first() {
+        let fault = |thread| Parked::new(FaultEvent { addr: 0, thread, write: false, present: false });
+        let ready = Ready::default();
+        ready.wake(vec![fault(1), fault(2), fault(3)]);
+        let order = [(); 3].map(|()| ready.pop().unwrap().event.thread);
+        assert_eq!(order, [1, 2, 3]);
     }
 }
