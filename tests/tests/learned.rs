@@ -189,6 +189,10 @@ fn files_of_another_kind_are_refused() {
         assert!(outcome.stderr.contains(said), "{}", outcome.report());
     }
     assert_eq!(fs::read(&novel).unwrap(), b"It was a dark and stormy night");
+    let same = scratch.file("same");
+    let options = ["--learned", &same, "--trace", &same];
+    let outcome = Command::new("true").variant(Variant::m64()).run_options(&options).maybe_unmanaged().run();
+    assert!(outcome.stderr.contains("--trace and --learned name the same file"), "{}", outcome.report());
     // A file that becomes another kind of file meanwhile is left, and that is said.
     let (data, learned) = (scratch.file("data"), scratch.file("learned"));
     Pattern::create(&data, 8 * MIB, SEED);

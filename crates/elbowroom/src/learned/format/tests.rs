@@ -125,7 +125,7 @@ fn what_somebody_else_has_written_does_no_harm() {
     let mut random = fastrand::Rng::with_seed(3);
     let bytes = some().pack();
     let (mut read, mut refused) = (0, 0);
-    for _ in 0..20_000 {
+    for _ in 0..5_000 {
         let mut bytes = bytes.clone();
         for _ in 0..random.usize(1..4) {
             let at = random.usize(CHECKED_FROM..bytes.len());
@@ -152,7 +152,7 @@ fn what_somebody_else_has_written_does_no_harm() {
             }
         }
     }
-    assert!(read > 1_000 && refused > 1_000, "{read} were read, {refused} refused");
+    assert!(read > 250 && refused > 250, "{read} were read, {refused} refused");
 }
 
 /// What is to be read by such an entry is what can be read, and accesses are learned from as ever.
