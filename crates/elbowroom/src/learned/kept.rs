@@ -265,8 +265,8 @@ fn merged(contents: Contents, known: Vec<Known>) -> Contents {
 }
 
 /// Whether a file can be one that keeps what is known of chunks, for
-/// [`RecordConfig::learned`](crate::RecordConfig::learned): it is one, or is empty, or there is none. Only its
-/// first bytes are read, without waiting.
+/// [`RecordConfig::learned`](crate::RecordConfig::learned): it is one, or is empty, or there is none. Only
+/// its first bytes are read, without waiting.
 ///
 /// # Errors
 /// What it is instead, in words that follow its name.
