@@ -41,7 +41,7 @@ const HOUSES: [House; 3] = [
             // System calls, and what a process allows.
             &["calls", "inject", "limits", "lifeline", "mapped", "scatter"],
             // Files, and who else has them.
-            &["file", "origin", "room", "guard"],
+            &["file", "origin", "room", "guard", "whole"],
             // One read.
             &["bell", "reactor", "request"],
             // Those who make reads.

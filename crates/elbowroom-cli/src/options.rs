@@ -112,6 +112,25 @@ fn argument(spec: &'static Spec) -> Arg {
     }
 }
 
+/// [`check_path`] for a file that is replaced by another one, which is made beside it first.
+///
+/// # Errors
+/// Says why the file cannot be replaced.
+pub fn check_replaceable(option: &str, path: &Path) -> Result<PathBuf, String> {
+    let path = check_path(option, path)?;
+    let real = match std::fs::canonicalize(&path) {
+        Ok(real) => real,
+        Err(_) if path.is_symlink() => {
+            return Err(format!("{option}: {} is a symbolic link to nothing", path.display()));
+        }
+        Err(_) => path.clone(),
+    };
+    let mut new = real.into_os_string();
+    new.push(".elbowroom-new");
+    check_path(option, Path::new(&new))?;
+    Ok(path)
+}
+
 /// Makes the path that `option` (`--stats`, `--trace`) names absolute and checks that the file could be
 /// written, without creating it: the file is written only when the program ends, perhaps after hours.
 ///

@@ -8,10 +8,11 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
 
 use clap::Args;
-use elbowroom::{Ablation, Config};
+use elbowroom::{Ablation, Config, check_learned_file};
 use elbowroom_machine::probe::{self, Groups};
 use elbowroom_options::size::Shown;
 use elbowroom_options::{Fallback, Faults, Heap, KernelOptions, Options, RunFacts, VARIABLE, table};
@@ -222,13 +223,23 @@ fn read_groups(given: &Given, options: &mut Options) -> Result<(), Failure> {
 /// Checks what the table of options cannot know: that files can be written, and the grammars of other crates.
 fn check(options: &mut Options) -> Result<(), Failure> {
     let wrong = |why| Failure::new(USAGE, why);
-    for (option, path) in [("--stats", &mut options.report.stats), ("--trace", &mut options.report.trace)] {
-        if let Some(path) = path {
-            *path = options::check_path(option, path).map_err(wrong)?;
+    let report = &mut options.report;
+    let named = [
+        ("--stats", &mut report.stats, options::check_path as fn(&str, &Path) -> _),
+        ("--trace", &mut report.trace, options::check_path),
+        ("--learned", &mut report.learned, options::check_replaceable),
+    ];
+    let mut paths: Vec<(&str, PathBuf)> = Vec::new();
+    for (option, path, check) in named {
+        let Some(path) = path else { continue };
+        *path = check(option, path).map_err(wrong)?;
+        if let Some((other, _)) = paths.iter().find(|(_, other)| other == path) {
+            return Err(wrong(format!("{other} and {option} name the same file")));
         }
+        paths.push((option, path.clone()));
     }
-    if options.report.stats.is_some() && options.report.stats == options.report.trace {
-        return Err(Failure::new(USAGE, "--stats and --trace name the same file"));
+    if let Some(path) = &options.report.learned {
+        check_learned_file(path).map_err(|why| wrong(format!("--learned: {} {why}", path.display())))?;
     }
     if options.report.quiet && options.report.verbose {
         return Err(Failure::new(USAGE, "--verbose says more in the summary, and --quiet leaves it out"));

@@ -18,11 +18,13 @@ pub const VARIABLE: &str = match C_VARIABLE.to_str() {
 /// The name of [`VARIABLE`] as a C string, for getenv.
 pub const C_VARIABLE: &std::ffi::CStr = c"ELBOWROOM_OPTIONS";
 
-/// What is told about a run.
+/// What is told about a run, and kept of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ReportOptions {
     /// [`table::STATS`]; absolute in the variable.
     pub stats: Option<PathBuf>,
+    /// [`table::LEARNED`]; absolute in the variable.
+    pub learned: Option<PathBuf>,
     /// [`table::QUIET`].
     pub quiet: bool,
     /// [`table::VERBOSE`].
@@ -110,7 +112,7 @@ pub struct Options {
     pub tests: TestOptions,
     /// The memory groups.
     pub groups: GroupOptions,
-    /// What is told about the run.
+    /// What is told about the run, and kept of it.
     pub report: ReportOptions,
     /// [`table::EACH`], in bytes; `None`: as all together.
     pub each_bytes: Option<u64>,
@@ -129,7 +131,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 35;
+const COUNT: usize = 36;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -163,6 +165,7 @@ impl Options {
         groups: GroupOptions { file: None, spec: None },
         report: ReportOptions {
             stats: None,
+            learned: None,
             quiet: false,
             verbose: false,
             contention: false,
@@ -202,6 +205,7 @@ impl Options {
             (&table::FORK, &mut self.fork),
             (&table::FORK_BOUND, &mut self.tests.fork_bound_ms),
             (&table::STATS, &mut self.report.stats),
+            (&table::LEARNED, &mut self.report.learned),
             (&table::QUIET, &mut self.report.quiet),
             (&table::VERBOSE, &mut self.report.verbose),
             (&table::CONTENTION, &mut self.report.contention),

@@ -325,6 +325,20 @@ pub const FORK_BOUND: Spec = Spec::new(
 pub const STATS: Spec =
     Spec::new("stats", "FILE", Kind::Path, "Write statistics to this file at the end, as JSON");
 
+/// Where it is kept what was learned.
+pub const LEARNED: Spec = Spec {
+    more: "The file is read when a file of the program is mapped that it knows, and replaced at the end. \
+           What it says of a file that has changed since, by size or times, is not used. Several runs may \
+           have the same one; it has at most 4 MiB, and drops what was not used for longest.",
+    ..Spec::new(
+        "learned",
+        "FILE",
+        Kind::Path,
+        "Keep in this file, for the next run, which parts of the program's files are read whole, so that \
+         they are from the start",
+    )
+};
+
 /// No summary.
 pub const QUIET: Spec = Spec::flag("quiet", "Print no summary at the end").short('q').or("0");
 

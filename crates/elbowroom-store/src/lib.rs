@@ -7,6 +7,7 @@
 //! * [`Origin`]: the program's own descriptor of a file; [`Guards`]: notice other processes that want a
 //!   file before they have it.
 //! * [`Inject`]: injected faults, for tests.
+//! * [`read_whole`], [`replace_whole`]: small files, such as the one that keeps what was learned of chunks.
 //!
 //! # Invariants
 //! 1. **A read owns its [`Extent`] from [`Reactor::read`] until it is given back in a [`ReadDone`].** The
@@ -73,6 +74,7 @@ mod slots;
 mod threads;
 #[cfg(not(shuttle))]
 mod uring;
+mod whole;
 
 pub use elbowroom_machine::{Errno, Extent};
 #[cfg(not(shuttle))]
@@ -89,6 +91,7 @@ pub use reactor::{Kicker, OnThreadStart, Reactor, Read, ReadDone, Woken};
 #[cfg(not(shuttle))]
 pub use room::Room;
 pub use scatter::{SCATTERED_WRITES, WriteRing};
+pub use whole::{WholeError, read_begin, read_whole, replace_whole};
 
 #[cfg(all(test, not(shuttle)))]
 #[path = "../tests/common/shared.rs"]

@@ -102,6 +102,21 @@ impl fmt::Debug for Hooks {
     }
 }
 
+/// What a manager keeps of what happens. By default nothing.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct RecordConfig {
+    /// So many bytes of records are kept for each thread, the last of what it did, for
+    /// [`Manager::trace`](crate::Manager::trace). A record has 48 bytes, and 72 threads at most have a
+    /// buffer of their own. Not part of the budget. 0: nothing is kept.
+    pub trace_bytes: usize,
+    /// The file, best by an absolute path, that keeps for later runs which parts of files are read whole. It
+    /// is read when a file is mapped, of which it says what was learned before, unless that file has changed;
+    /// and replaced when the manager is dropped, or by [`keep_learned`](crate::keep_learned). At most 4 MiB.
+    /// Processes may have the same file. [`check_learned_file`](crate::check_learned_file) tells whether it
+    /// can be one. `None`: what is learned ends with the manager.
+    pub learned: Option<PathBuf>,
+}
+
 /// What a manager is made with.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -159,10 +174,8 @@ pub struct Config {
     pub bounds: Bounds,
     /// Functions of the program that the manager calls.
     pub hooks: Hooks,
-    /// So many bytes of records are kept for each thread, the last of what it did, for
-    /// [`Manager::trace`](crate::Manager::trace). A record has 48 bytes, and 72 threads at most have a
-    /// buffer of their own. Not part of the budget. 0: nothing is kept.
-    pub trace_bytes: usize,
+    /// What is kept of what happens.
+    pub records: RecordConfig,
     /// Which improvements are on.
     pub ablation: Ablation,
 }
@@ -216,7 +229,7 @@ impl Config {
             alone: false,
             shallow_idle: false,
             bounds: Bounds::default(),
-            trace_bytes: 0,
+            records: RecordConfig::default(),
             ablation: Ablation::default(),
         }
     }

@@ -235,7 +235,8 @@ impl<P: Platform> Core<P> {
         locks: &LockStats,
     ) -> Self {
         let born = Instant::now();
-        let trace = (config.trace_bytes > 0).then(|| Arc::new(Trace::new(config.trace_bytes, born)));
+        let trace =
+            (config.records.trace_bytes > 0).then(|| Arc::new(Trace::new(config.records.trace_bytes, born)));
         if let Some(trace) = trace.clone() {
             locks.watch(move |site, waited| trace.lock_wait(site, waited));
         }

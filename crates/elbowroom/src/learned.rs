@@ -16,7 +16,16 @@
 //! mapped pages are not seen: where the page before the one that is touched is mapped, nothing is concluded
 //! of where accesses begin.
 //!
+//! In `kept`, `format` and `packed` is how it is kept for the next run of a program.
+//!
 //! Synchronization: one lock for all, held for some hundred nanoseconds in faults that map pages of files.
+
+mod format;
+mod kept;
+mod packed;
+
+pub(crate) use kept::Kept;
+pub use kept::check_learned_file;
 
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_sync::{LockClass, LockStats, Mutex};
@@ -309,22 +318,7 @@ impl Table {
 
     /// Changes what is known of a granule.
     fn change(&mut self, object: u64, granule: u64, change: impl FnOnce(&mut Granule)) {
-        let number = granule >> LEAF_ORDER;
-        let set = self.set_of(object, number);
-        self.uses += 1;
-        let (set, used) = (&mut self.sets[set], self.uses);
-        let found = set.iter().position(|leaf| leaf.is(object, number));
-        let nth = found.unwrap_or_else(|| {
-            let new = Leaf { object, number, used, granules: [Granule::default(); 1 << LEAF_ORDER] };
-            let oldest = (0..set.len()).min_by_key(|&nth| set[nth].used).filter(|_| set.len() >= WAYS);
-            match oldest {
-                Some(oldest) => set[oldest] = new,
-                None => set.push(new),
-            }
-            oldest.unwrap_or(set.len() - 1)
-        });
-        set[nth].used = used;
-        change(&mut set[nth].granules[place(granule)]);
+        change(&mut self.leaf_mut(object, granule >> LEAF_ORDER).granules[place(granule)]);
     }
 
     fn file(&mut self, object: u64) -> &mut Use {
@@ -658,6 +652,10 @@ impl Table {
 }
 
 impl Leaf {
+    fn new(object: u64, number: u64) -> Self {
+        Self { object, number, used: 0, granules: [Granule::default(); 1 << LEAF_ORDER] }
+    }
+
     fn is(&self, object: u64, number: u64) -> bool {
         (self.object, self.number) == (object, number)
     }

@@ -41,7 +41,7 @@ mod writeback;
 pub use ablation::{Ablation, Tuning};
 pub use config::{
     Bounds, Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind,
-    Report, UserfaultfdConfig,
+    RecordConfig, Report, UserfaultfdConfig,
 };
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
@@ -55,7 +55,8 @@ pub use group::{
     GroupId, GroupStats, KindStats, Limits, Pressure, PressureUse, StallExtent, StallKind, StallKinds,
     StallSource, StallTime, SwapStats, Trigger, Watch,
 };
-pub use manager::{Manager, MemoryGroups, ZerosInstead};
+pub use learned::check_learned_file;
+pub use manager::{Manager, MemoryGroups, ZerosInstead, keep_learned};
 pub use object::{FileObject, WriteTicket};
 pub use platform::{Host, Platform, Soft};
 #[cfg(not(shuttle))]

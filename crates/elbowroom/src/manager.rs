@@ -17,7 +17,7 @@ use crate::group::{GroupId, Pressure};
 use crate::object::{ALL_PAGES, Access, FileLocking, FileObject, ObjectTable, WhenUnmapped, WriteTicket};
 use crate::platform::{Host, Platform, Soft};
 use crate::reclaim;
-use crate::reclaim::Reclaim;
+use crate::reclaim::{Patterns, Reclaim};
 use crate::space::{Space, Spaces};
 use crate::stats::{Brought, Event, LatencySnapshot, LatencyUse, Stats, SwapFileIo, UserfaultfdUse};
 use crate::swap::Cipher;
@@ -250,7 +250,8 @@ impl<P: Platform> Manager<P> {
         self.core.counters.latencies.snapshot()
     }
 
-    /// What happened last; `None`: that is not kept ([`Config::trace_bytes`]).
+    /// What happened last; `None`: that is not kept
+    /// ([`RecordConfig::trace_bytes`](crate::RecordConfig::trace_bytes)).
     pub fn trace(&self) -> Option<TraceSnapshot> {
         self.core.trace.as_ref().map(|trace| trace.snapshot(&self.core.locks))
     }
@@ -347,6 +348,17 @@ impl<P: Platform> Manager<P> {
     }
 }
 
+/// Replaces the file of [`RecordConfig::learned`](crate::RecordConfig::learned), if there is one, by what is
+/// known of files now, beside what other processes have written there. Waits for these, for three seconds at
+/// most. The old file is whole until it is replaced. Dropping the manager does this, too.
+///
+/// Gives lines for the user about what went wrong: that the file cannot be written, or that nothing of it was
+/// used, since it is damaged.
+pub fn keep_learned<P: Platform>(manager: &Manager<P>) -> Vec<String> {
+    let Patterns { files, kept, .. } = manager.core.patterns();
+    kept.as_ref().map_or_else(Vec::new, |kept| kept.save(files))
+}
+
 /// A file was opened to be mapped.
 fn entered<P: Platform>(core: &Spaces<P>, object: &Arc<FileObject>, given_up: Option<Arc<FileObject>>) {
     if let Some(old) = given_up {
@@ -354,6 +366,9 @@ fn entered<P: Platform>(core: &Spaces<P>, object: &Arc<FileObject>, given_up: Op
     }
     // A program that maps a file expects its bytes as they are now.
     core.check_foreign(object);
+    if let Some(kept) = &core.patterns().kept {
+        kept.opened(&core.patterns().files, object);
+    }
 }
 
 /// Runs a thread of the manager to its end. If it panics, the process ends: faults would wait for ever.
@@ -446,6 +461,9 @@ impl Manager<Host> {
     /// In the child of a fork: starts all threads again, but for the guards'.
     #[cfg(not(shuttle))]
     pub(crate) fn start_in_child(&self, reactors: Vec<Box<dyn Reactor>>) -> std::io::Result<()> {
+        if let Some(kept) = &self.core.patterns().kept {
+            kept.forget();
+        }
         // The parent's threads, which cannot be joined.
         std::mem::forget(std::mem::take(&mut *self.threads.lock()));
         self.start_threads(reactors, host_chores)
@@ -517,6 +535,7 @@ impl<P: Platform> Drop for Manager<P> {
     fn drop(&mut self) {
         // Errors were recorded with their files; no caller is left to tell.
         let _ = self.flush_all();
+        keep_learned(self).iter().for_each(|line| self.core.report(line));
         self.core.stop.store(true, Ordering::Release);
         self.core.to_write.bell.ring_for_stop();
         self.core.wake_supplier();

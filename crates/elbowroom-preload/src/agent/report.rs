@@ -1,17 +1,18 @@
-//! The report at the end, collected by a service thread: figures, the statistics file, the trace.
+//! The report at the end, collected by a service thread: figures, the statistics file, the trace, and the
+//! file that keeps what was learned.
 
 use super::groups;
 use crate::base::report::{Report, contention, report_of};
 use crate::base::run;
 use crate::base::state::{self, Process};
-use elbowroom::{LockUse, Manager, ProcessUse, TraceAbout};
+use elbowroom::{LockUse, Manager, ProcessUse, TraceAbout, keep_learned};
 use elbowroom_store::{open_briefly, with_highest_file_limit};
 use std::fmt::Write;
 use std::fs::File;
 use std::io::BufWriter;
 use std::path::{Path, PathBuf};
 
-/// On a service thread: writes the statistics file, and gives the text for standard error, which may be
+/// On a service thread: writes the files of the report, and gives the text for standard error, which may be
 /// empty.
 pub fn collect(process: &Process, manager: &Manager) -> String {
     let locks = LockUse::from(&manager.locks().snapshot());
@@ -47,6 +48,11 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
     write(path, "statistics", &|path| write_stats(path, &report));
     let path = options.and_then(|options| options.report.trace.as_deref());
     write(path, "trace", &|path| write_trace(path, manager, &report));
+    for line in keep_learned(manager) {
+        if !quiet {
+            let _ = writeln!(text, "elbowroom: {line}");
+        }
+    }
     text
 }
 

@@ -30,8 +30,8 @@ use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
 use elbowroom::{
-    Bounds, Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin, Served,
-    Space, UserfaultfdConfig,
+    Bounds, Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin,
+    RecordConfig, Served, Space, UserfaultfdConfig,
 };
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
@@ -299,7 +299,10 @@ fn config(options: &Options) -> Config {
             on_high_stuck: Some(Arc::new(say_high_stuck)),
             end_process: Some(Arc::new(|| die())),
         },
-        trace_bytes: if options.report.trace.is_some() { options.report.trace_bytes } else { 0 },
+        records: RecordConfig {
+            trace_bytes: if options.report.trace.is_some() { options.report.trace_bytes } else { 0 },
+            learned: options.report.learned.clone(),
+        },
         ablation: config::ablation(options),
     }
 }

@@ -14,7 +14,7 @@ mod writers;
 
 use mapped::Since;
 pub use mapped::{Mapped, Unmapped};
-pub(crate) use opened::Opened;
+pub(crate) use opened::{Opened, last_seen};
 pub(crate) use rmap::{FileLocking, Kept, MappedRange, Standing, Which};
 pub(crate) use table::Access;
 pub use table::{ObjectTable, WhenUnmapped};

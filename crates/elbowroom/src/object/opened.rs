@@ -37,6 +37,11 @@ impl Drop for Counted {
     }
 }
 
+/// Size and times of a file, as they were when it was looked at last.
+pub(crate) fn last_seen(object: &FileObject) -> FileStat {
+    object.seen.lock().stat
+}
+
 impl FileObject {
     /// The open file; `None`: it is closed, or memory.
     pub(crate) fn opened(&self) -> Option<Opened> {
@@ -60,14 +65,14 @@ impl FileObject {
 
     /// Whether the file looks as it did when it was closed.
     pub(super) fn is_unchanged(&self, now: &FileStat) -> bool {
-        let seen = self.seen.lock().stat;
+        let seen = last_seen(self);
         (seen.size, seen.mtime_ns, seen.ctime_ns) == (now.size, now.mtime_ns, now.ctime_ns)
     }
 
     /// Whether the file changed so shortly before it was looked at that a further change could show the same
     /// times: kernels before 6.13 tell times by the tick.
     pub(crate) fn changed_just_now(&self) -> bool {
-        let changed_ns = self.seen.lock().stat.ctime_ns;
+        let changed_ns = last_seen(self).ctime_ns;
         let now_ns = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as i128);
         now_ns - changed_ns < TIME_GRAIN.as_nanos() as i128
     }

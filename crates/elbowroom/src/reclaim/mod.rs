@@ -32,7 +32,7 @@ use self::supplier::Supply;
 use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, Kind};
-use crate::learned::Learned;
+use crate::learned::{Kept, Learned};
 use crate::lru::{List, Lruvec, Lruvecs, Refault};
 use crate::object::{ALL_PAGES, FileObject};
 use crate::page::{Flag, Folio, LockedFolio, Ready, Woken};
@@ -72,6 +72,8 @@ enum Met<'a> {
 pub(crate) struct Patterns {
     /// Which parts of files are read whole.
     pub(crate) files: Learned,
+    /// What keeps that for the next run, if anything does.
+    pub(crate) kept: Option<Kept>,
     /// What of anonymous memory comes in together, and whether all of it was wanted.
     pub(crate) anon: Runs,
 }
@@ -152,6 +154,7 @@ impl<P: Platform> Reclaim<P> {
             costs: CostTable::new(&core.locks),
             patterns: Patterns {
                 files: Learned::new(core.mmu.frames() * PAGE_SIZE, &core.locks),
+                kept: core.config.records.learned.clone().map(|path| Kept::new(path, &core.locks)),
                 anon: Runs::new(core.mmu.frames(), &core.locks),
             },
             supply: Supply::new(core.config.member.as_ref(), &core.locks),

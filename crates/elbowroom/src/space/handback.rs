@@ -171,6 +171,9 @@ impl Space<Host> {
             return given;
         }
         self.core.counters.add(Event::HandedBackFiles, 1);
+        if let Some(kept) = &self.core.patterns().kept {
+            kept.closed(object);
+        }
         self.core.objects.give(object);
         self.core.drop_clean(object, ALL_PAGES);
         object.close_retired();

@@ -297,6 +297,9 @@ impl<P: Platform> Writeback<P> {
         }
         // Not done any more once the file is closed. What is dirty now stays with the kernel.
         self.drop_kernel_cache(object);
+        if let Some(kept) = &self.patterns().kept {
+            kept.closed(object);
+        }
         object.close_file();
     }
 

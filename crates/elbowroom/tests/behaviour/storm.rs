@@ -1,7 +1,7 @@
 //! Many threads that fault over a store of which every nth request fails, with less memory than they use.
 
 use crate::support::*;
-use elbowroom::{Config, Sharing, Stats};
+use elbowroom::{Config, RecordConfig, Sharing, Stats};
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
 
@@ -61,7 +61,7 @@ fn every_nth_request_fails<M: Machine + Send + 'static>() {
             inject: Some(format!("read:eio:file=storm:every={READS},write:eio:file=storm:every={WRITES}")),
             // Denials of real pointers last until the flusher's next look.
             writeback_interval: Duration::from_millis(20),
-            trace_bytes: 64 << 20,
+            records: RecordConfig { trace_bytes: 64 << 20, ..RecordConfig::default() },
             ..Config::with_memory(BUDGET)
         };
         let Some(m) = M::start(config) else { return };

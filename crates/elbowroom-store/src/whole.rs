@@ -1,0 +1,232 @@
+//! A small file that is read whole, and replaced whole: what is kept from one run of a program to the next.
+//!
+//! A file is replaced by another one that is renamed over it, so a reader, or a process that is killed
+//! meanwhile, finds the one or the other. Processes that replace it at once do so one after the other: each
+//! locks the file (flock), and then looks whether the path still leads to the file that it has locked.
+
+use crate::calls::{Descriptor, retry};
+use crate::limits;
+use elbowroom_machine::Errno;
+use elbowroom_sync::may_block;
+use elbowroom_sync::thread;
+use elbowroom_sync::time::{Duration, Instant};
+use rustix::fs::{self, FileType, FlockOperation, Mode, OFlags};
+use rustix::io;
+use std::ffi::OsString;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::path::{Path, PathBuf};
+
+/// How long a thread sleeps before it tries again to lock the file.
+const LOCK_POLL: Duration = Duration::from_millis(5);
+
+/// Why a file cannot be read or replaced.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WholeError {
+    /// It is a directory, a FIFO, a device or a socket. It was not opened.
+    NotRegular,
+    /// It has more bytes than the caller takes.
+    TooLarge,
+    /// Other processes have had it locked all the time.
+    Busy,
+    /// What a system call said.
+    System(Errno),
+}
+
+impl From<Errno> for WholeError {
+    fn from(errno: Errno) -> Self {
+        Self::System(errno)
+    }
+}
+
+impl fmt::Display for WholeError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::NotRegular => f.write_str("it is no regular file"),
+            Self::TooLarge => f.write_str("it is too large"),
+            Self::Busy => f.write_str("other processes keep it locked"),
+            Self::System(errno) => std::io::Error::from(*errno).fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for WholeError {}
+
+/// The first `most` bytes of a regular file; `None`: there is no such file. Waits for no FIFO and no lock.
+///
+/// # Errors
+/// [`WholeError::NotRegular`], or what the system says.
+pub fn read_begin(path: &Path, most: usize) -> Result<Option<Vec<u8>>, WholeError> {
+    let Some(file) = open_regular(path, OFlags::RDONLY)? else { return Ok(None) };
+    read(&file, most).map(Some)
+}
+
+/// All bytes of a regular file, at most `most`; `None`: there is no such file. Waits for no FIFO and no lock.
+///
+/// # Errors
+/// [`WholeError::NotRegular`], [`WholeError::TooLarge`], or what the system says.
+pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, WholeError> {
+    let Some(bytes) = read_begin(path, most.saturating_add(1))? else { return Ok(None) };
+    if bytes.len() > most { Err(WholeError::TooLarge) } else { Ok(Some(bytes)) }
+}
+
+/// Replaces a file, or makes it, with the bytes that `change` makes of those that it has; none, if it is new.
+/// `None`: it stays as it is. `most` is the most bytes that it may have before: of a larger file `change`
+/// gets the error. Waits for other processes that do the same for `patience` at most. The new file can be
+/// read and written by its owner alone. Until it is complete, it is beside the old one, with
+/// `.elbowroom-new` at the end of its name. It is not forced to the disk: after a power loss it may be cut.
+///
+/// # Errors
+/// [`WholeError::NotRegular`], [`WholeError::Busy`], or what the system says; the file is as before.
+pub fn replace_whole(
+    path: &Path,
+    most: usize,
+    patience: Duration,
+    change: impl FnOnce(Result<Vec<u8>, WholeError>) -> Option<Vec<u8>>,
+) -> Result<(), WholeError> {
+    let (real, locked) = lock(path, patience)?;
+    let before = read(&locked, most.saturating_add(1))
+        .and_then(|bytes| if bytes.len() > most { Err(WholeError::TooLarge) } else { Ok(bytes) });
+    let Some(bytes) = change(before) else { return Ok(()) };
+    let mut name = OsString::from(&real);
+    name.push(".elbowroom-new");
+    let new = PathBuf::from(name);
+    // Only the process with the lock makes this file: it is what a process that was killed has left.
+    match fs::unlink(&new) {
+        Ok(()) | Err(Errno::NOENT) => {}
+        Err(error) => return Err(error.into()),
+    }
+    let made = write_new(&new, &bytes).and_then(|()| fs::rename(&new, &real));
+    if made.is_err() {
+        // The error that counts is that of the write.
+        let _ = fs::unlink(&new);
+    }
+    Ok(made?)
+}
+
+/// The file, locked, with its path without symbolic links; it is made if there is none.
+fn lock(path: &Path, patience: Duration) -> Result<(PathBuf, Descriptor), WholeError> {
+    let deadline = Instant::now() + patience;
+    loop {
+        if let Some(file) = open_to_lock(path)? {
+            match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+                Ok(()) => {
+                    let real = std::fs::canonicalize(path).map_err(errno_of)?;
+                    if is_at(&file, &real)? {
+                        return Ok((real, file));
+                    }
+                    // Another process has replaced it since it was opened.
+                }
+                Err(Errno::AGAIN | Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        if Instant::now() >= deadline {
+            return Err(WholeError::Busy);
+        }
+        may_block();
+        thread::sleep(LOCK_POLL);
+    }
+}
+
+/// Opens the file to lock it, or makes it; `None`: it was made or removed just now.
+fn open_to_lock(path: &Path) -> Result<Option<Descriptor>, WholeError> {
+    // To lock a file on a network file system takes the right to write.
+    let opened = match open_regular(path, OFlags::RDWR) {
+        Err(WholeError::System(Errno::ACCESS | Errno::ROFS | Errno::PERM)) => {
+            open_regular(path, OFlags::RDONLY)?
+        }
+        opened => opened?,
+    };
+    if opened.is_some() {
+        return Ok(opened);
+    }
+    match create(path) {
+        Ok(file) => Ok(Some(file)),
+        Err(Errno::EXIST) if fs::lstat(path).is_ok_and(|stat| is_link(stat.st_mode)) => {
+            // A symbolic link to nothing.
+            Err(WholeError::System(Errno::NOENT))
+        }
+        Err(Errno::EXIST) => Ok(None),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Opens a regular file; `None`: there is none. The path is opened with O_PATH first, so that a FIFO or a
+/// device does not notice, and the opening does not wait.
+fn open_regular(path: &Path, access: OFlags) -> Result<Option<Descriptor>, WholeError> {
+    may_block();
+    let open = |path: &Path, flags: OFlags| {
+        limits::open_briefly(|| retry(|| fs::open(path, flags | OFlags::CLOEXEC, Mode::empty())))
+    };
+    let place = match open(path, OFlags::PATH) {
+        Err(Errno::NOENT) => return Ok(None),
+        place => Descriptor::from(place?),
+    };
+    if FileType::from_raw_mode(fs::fstat(&place)?.st_mode) != FileType::RegularFile {
+        return Err(WholeError::NotRegular);
+    }
+    Ok(Some(Descriptor::from(open(Path::new(&place.proc_path()), access)?)))
+}
+
+/// A new file for its owner alone.
+fn create(path: &Path) -> Result<Descriptor, Errno> {
+    may_block();
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let open = || -> Result<OwnedFd, Errno> { retry(|| fs::open(path, flags, Mode::RUSR | Mode::WUSR)) };
+    limits::open_briefly(open).map(Descriptor::from)
+}
+
+fn read(file: &Descriptor, most: usize) -> Result<Vec<u8>, WholeError> {
+    let size = fs::fstat(file)?.st_size as usize;
+    // One byte more, so that a file that grows meanwhile is read on.
+    let mut bytes = vec![0; most.min(size.saturating_add(1))];
+    let mut done = 0;
+    while done < bytes.len() {
+        match retry(|| io::pread(file, &mut bytes[done..], done as u64))? {
+            0 => break,
+            n => done += n,
+        }
+    }
+    bytes.truncate(done);
+    Ok(bytes)
+}
+
+fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
+    let file = create(path)?;
+    // The limit on file sizes that the program may have set is for its own files.
+    limits::with_highest_file_limit(|limit| {
+        if bytes.len() as u64 > limit {
+            return Err(Errno::FBIG);
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            match retry(|| io::write(&file, rest))? {
+                0 => return Err(Errno::NOSPC),
+                n => rest = &rest[n..],
+            }
+        }
+        Ok(())
+    })
+}
+
+/// Whether the path leads to this file.
+fn is_at(file: &Descriptor, path: &Path) -> Result<bool, Errno> {
+    let ours = fs::fstat(file)?;
+    match fs::stat(path) {
+        Ok(there) => Ok((there.st_dev, there.st_ino) == (ours.st_dev, ours.st_ino)),
+        Err(Errno::NOENT) => Ok(false),
+        Err(error) => Err(error),
+    }
+}
+
+fn is_link(mode: u32) -> bool {
+    FileType::from_raw_mode(mode) == FileType::Symlink
+}
+
+fn errno_of(error: std::io::Error) -> Errno {
+    Errno::from_io_error(&error).unwrap_or(Errno::IO)
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests;

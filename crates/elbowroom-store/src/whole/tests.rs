@@ -1,0 +1,129 @@
+//! Files that are read and replaced whole: by several threads at once, and where that cannot be done.
+
+use super::*;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::process::Command;
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+fn replace(path: &Path, bytes: &[u8]) -> Result<(), WholeError> {
+    replace_whole(path, 100, PATIENCE, |_| Some(bytes.to_vec()))
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let name = |entry: std::io::Result<std::fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+    let mut names: Vec<_> = std::fs::read_dir(dir).unwrap().map(name).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_is_made_and_replaced_whole() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    assert_eq!(read_whole(&path, 100), Ok(None));
+    replace_whole(&path, 100, PATIENCE, |before| {
+        assert_eq!(before, Ok(Vec::new()));
+        Some(b"one".to_vec())
+    })
+    .unwrap();
+    assert_eq!(read_whole(&path, 3), Ok(Some(b"one".to_vec())));
+    assert_eq!(read_whole(&path, 2), Err(WholeError::TooLarge));
+    assert_eq!(read_begin(&path, 2), Ok(Some(b"on".to_vec())));
+    let old = std::fs::metadata(&path).unwrap();
+    assert_eq!(old.permissions().mode() & 0o777, 0o600);
+    // A process that was killed has left a part of a new file.
+    std::fs::write(dir.path().join("file.elbowroom-new"), "rest of another").unwrap();
+    replace_whole(&path, 100, PATIENCE, |before| Some([before.unwrap(), b"two".to_vec()].concat())).unwrap();
+    assert_eq!(read_whole(&path, 100), Ok(Some(b"onetwo".to_vec())));
+    assert_ne!(std::fs::metadata(&path).unwrap().ino(), old.ino());
+    replace_whole(&path, 2, PATIENCE, |before| {
+        assert_eq!(before, Err(WholeError::TooLarge));
+        None
+    })
+    .unwrap();
+    assert_eq!(read_whole(&path, 100), Ok(Some(b"onetwo".to_vec())), "no bytes were given");
+    assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[test]
+fn changes_by_many_at_once_are_all_made() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::thread::scope(|scope| {
+        for thread in 0..4_u8 {
+            let path = &path;
+            scope.spawn(move || {
+                for _ in 0..25 {
+                    replace_whole(path, 200, PATIENCE, |before| {
+                        Some([before.unwrap(), vec![thread]].concat())
+                    })
+                    .unwrap();
+                    assert!(read_whole(path, 200).unwrap().is_some_and(|bytes| !bytes.is_empty()));
+                }
+            });
+        }
+    });
+    let bytes = read_whole(&path, 200).unwrap().unwrap();
+    for thread in 0..4 {
+        assert_eq!(bytes.iter().filter(|byte| **byte == thread).count(), 25);
+    }
+}
+
+#[test]
+fn a_lock_that_another_process_keeps_is_waited_for_within_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    std::fs::write(&path, "theirs").unwrap();
+    let theirs = std::fs::File::open(&path).unwrap();
+    fs::flock(&theirs, FlockOperation::LockExclusive).unwrap();
+    let since = Instant::now();
+    let busy = replace_whole(&path, 100, Duration::from_millis(50), |_| panic!("it is locked"));
+    assert_eq!(busy, Err(WholeError::Busy));
+    assert!(since.elapsed() < Duration::from_secs(10));
+    assert_eq!(read_whole(&path, 100), Ok(Some(b"theirs".to_vec())));
+    drop(theirs);
+    replace(&path, b"ours").unwrap();
+}
+
+#[test]
+fn what_is_no_regular_file_is_left_alone() {
+    let dir = tempfile::tempdir().unwrap();
+    let fifo = dir.path().join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    for path in [fifo.as_path(), dir.path(), Path::new("/dev/null")] {
+        assert_eq!(read_whole(path, 100), Err(WholeError::NotRegular), "{}", path.display());
+        assert_eq!(replace(path, b"x"), Err(WholeError::NotRegular), "{}", path.display());
+    }
+    let missing = dir.path().join("no/file");
+    assert_eq!(read_whole(&missing, 100), Ok(None));
+    assert_eq!(replace(&missing, b"x"), Err(WholeError::System(Errno::NOENT)));
+    assert_eq!(names(dir.path()), ["fifo"]);
+}
+
+#[test]
+fn the_file_behind_a_symbolic_link_is_replaced() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, link, lost) = (dir.path().join("file"), dir.path().join("link"), dir.path().join("lost"));
+    std::fs::write(&file, "old").unwrap();
+    symlink("file", &link).unwrap();
+    symlink("nothing", &lost).unwrap();
+    replace(&link, b"new").unwrap();
+    assert_eq!(std::fs::read(&file).unwrap(), b"new");
+    assert!(std::fs::symlink_metadata(&link).unwrap().is_symlink());
+    assert_eq!(replace(&lost, b"x"), Err(WholeError::System(Errno::NOENT)), "a link to nothing");
+    assert_eq!(names(dir.path()), ["file", "link", "lost"]);
+}
+
+#[test]
+fn a_link_in_the_place_of_the_new_file_is_not_followed() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, other) = (dir.path().join("file"), dir.path().join("other"));
+    std::fs::write(&other, "not ours").unwrap();
+    symlink(&other, dir.path().join("file.elbowroom-new")).unwrap();
+    replace(&file, b"ours").unwrap();
+    assert_eq!(std::fs::read(&other).unwrap(), b"not ours");
+    std::fs::create_dir(dir.path().join("file.elbowroom-new")).unwrap();
+    assert_eq!(replace(&file, b"again"), Err(WholeError::System(Errno::ISDIR)));
+    assert_eq!(std::fs::read(&file).unwrap(), b"ours");
+}

@@ -1,0 +1,281 @@
+//! What is known of chunks, through a file: for the same files, unchanged, and for no others.
+
+use super::*;
+use crate::learned::Reached;
+use crate::object::{ObjectTable, WhenUnmapped};
+use elbowroom_sync::time::{Duration, UNIX_EPOCH};
+use std::fs::File;
+use std::process::Command;
+
+/// A chunk of the files here: whole granules, and its pages are read one by one.
+const CHUNK: u64 = 160;
+const CHUNKS: u64 = 8;
+
+/// What a process has: its files, what it knows of them, and what keeps that.
+struct Process {
+    table: ObjectTable,
+    learned: Learned,
+    kept: Kept,
+}
+
+impl Process {
+    fn new(path: &Path) -> Self {
+        let locks = LockStats::default();
+        Self {
+            table: ObjectTable::new(None, WhenUnmapped::Close, &locks),
+            learned: Learned::new(64 << 20, &locks),
+            kept: Kept::new(path.to_owned(), &locks),
+        }
+    }
+
+    fn open(&self, path: &Path) -> Arc<FileObject> {
+        let (object, _) = self.table.open(path, false).unwrap();
+        self.kept.opened(&self.learned, &object);
+        object
+    }
+
+    /// Reads a chunk page by page, as a program that has read another file before.
+    fn read(&self, object: &FileObject, chunk: u64) {
+        let touch = |object: u64, page: u64| {
+            let access =
+                Reached { thread: 1, index: page, folio: page..page + 1, is_first: true, of_chunk: false };
+            self.learned.touched(object, &access, |_| false);
+        };
+        (chunk * CHUNK..(chunk + 1) * CHUNK).for_each(|page| touch(object.serial, page));
+        // Time passes for the file: touches of single pages at its end.
+        (0..100).for_each(|_| touch(object.serial, CHUNKS * CHUNK));
+    }
+
+    /// How many pages are read at a fault at the first page of a chunk.
+    fn would_read(&self, object: &FileObject, chunk: u64) -> u64 {
+        let to_read = self.learned.to_read(2, (object.serial, chunk * CHUNK), 1 << 20, |_| false);
+        to_read.map_or(0, |chunk| chunk.pages.end - chunk.pages.start)
+    }
+
+    fn save(&self) -> Vec<String> {
+        self.kept.save(&self.learned)
+    }
+}
+
+/// A directory with a file that has chunks, and a name for what keeps what is known.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Self {
+        let place = Self(tempfile::tempdir().unwrap());
+        place.make("data");
+        place
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+
+    fn make(&self, name: &str) {
+        File::create(self.path(name)).unwrap().set_len((CHUNKS * CHUNK + 1) << 12).unwrap();
+    }
+
+    fn process(&self) -> Process {
+        Process::new(&self.path("learned"))
+    }
+
+    /// A process that reads some chunks of the file and ends.
+    fn learn(&self, chunks: impl IntoIterator<Item = u64>) {
+        let process = self.process();
+        let object = process.open(&self.path("data"));
+        chunks.into_iter().for_each(|chunk| process.read(&object, chunk));
+        assert_eq!(process.save(), [""; 0]);
+    }
+
+    /// Whether a new process knows a chunk of a file.
+    fn knows(&self, name: &str, chunk: u64) -> bool {
+        let process = self.process();
+        let object = process.open(&self.path(name));
+        let pages = process.would_read(&object, chunk);
+        assert!(pages == 0 || pages >= CHUNK, "{pages}");
+        pages > 0
+    }
+}
+
+#[test]
+fn the_next_process_knows_the_chunks() {
+    let place = Place::new();
+    assert!(!place.knows("data", 1));
+    assert!(!place.path("learned").exists(), "nothing is known");
+    place.learn([1, 4]);
+    assert!(place.knows("data", 1) && place.knows("data", 4) && !place.knows("data", 2));
+    // A process that has not used the file loses nothing of it, nor one that knows other chunks.
+    place.make("other");
+    let process = place.process();
+    let object = process.open(&place.path("other"));
+    process.read(&object, 2);
+    assert_eq!(process.save(), [""; 0]);
+    place.learn([6]);
+    for chunk in [1, 4, 6] {
+        assert!(place.knows("data", chunk), "{chunk}");
+    }
+    assert!(place.knows("other", 2) && !place.knows("other", 1));
+}
+
+#[test]
+fn a_file_that_has_changed_is_another_file() {
+    let place = Place::new();
+    let data = place.path("data");
+    type Change = fn(&Place, &Path);
+    let changes: [(&str, Change); 4] = [
+        ("time", |_, data| {
+            File::options().write(true).open(data).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        }),
+        ("larger", |_, data| {
+            let (file, meta) = (File::options().write(true).open(data).unwrap(), data.metadata().unwrap());
+            file.set_len(meta.len() + 1).unwrap();
+            file.set_modified(meta.modified().unwrap()).unwrap();
+        }),
+        ("smaller", |_, data| File::options().write(true).open(data).unwrap().set_len(100_000).unwrap()),
+        ("another", |place, data| {
+            place.make("another");
+            std::fs::rename(place.path("another"), data).unwrap();
+        }),
+    ];
+    for (name, change) in changes {
+        place.make("data");
+        place.learn([1]);
+        assert!(place.knows("data", 1), "{name}");
+        // Kernels before 6.13 tell times by the tick.
+        std::thread::sleep(Duration::from_millis(20));
+        change(&place, &data);
+        assert!(!place.knows("data", 1), "{name}");
+    }
+    // What was known before is gone from the file as soon as more is known.
+    place.make("data");
+    place.learn([3]);
+    let bytes = std::fs::read(place.path("learned")).unwrap();
+    let inode = std::os::unix::fs::MetadataExt::ino(&data.metadata().unwrap());
+    let entries = Contents::unpack(&bytes).unwrap().entries;
+    assert_eq!(entries.iter().filter(|entry| entry.id.inode == inode).count(), 1);
+}
+
+#[test]
+fn our_own_changes_of_a_file_are_no_reason_to_forget_it() {
+    let place = Place::new();
+    place.learn([1]);
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    assert!(process.would_read(&object, 1) > 0);
+    std::thread::sleep(Duration::from_millis(20));
+    std::fs::write(place.path("data"), vec![1; ((CHUNKS * CHUNK + 1) << 12) as usize]).unwrap();
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("data", 1));
+}
+
+#[test]
+fn a_file_that_is_opened_again_is_known_still() {
+    let place = Place::new();
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    process.read(&object, 1);
+    process.kept.closed(&object);
+    process.table.give(&object);
+    let again = process.open(&place.path("data"));
+    assert!(again.serial != object.serial);
+    assert!(process.would_read(&again, 1) >= CHUNK);
+    process.read(&again, 5);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("data", 1) && place.knows("data", 5));
+    // A child of a fork has nothing to write.
+    std::fs::remove_file(place.path("learned")).unwrap();
+    process.kept.forget();
+    assert_eq!(process.save(), [""; 0]);
+    assert!(!place.path("learned").exists());
+}
+
+#[test]
+fn processes_that_end_at_once_all_leave_what_they_know() {
+    let place = Place::new();
+    std::thread::scope(|scope| {
+        for chunk in 0..CHUNKS {
+            let place = &place;
+            scope.spawn(move || place.learn([chunk]));
+        }
+    });
+    (0..CHUNKS).for_each(|chunk| assert!(place.knows("data", chunk), "{chunk}"));
+    // Files are apart.
+    (0..CHUNKS).for_each(|nth| place.make(&format!("data{nth}")));
+    std::thread::scope(|scope| {
+        for nth in 0..CHUNKS {
+            let place = &place;
+            scope.spawn(move || {
+                let process = place.process();
+                let object = process.open(&place.path(&format!("data{nth}")));
+                process.read(&object, nth);
+                assert_eq!(process.save(), [""; 0]);
+            });
+        }
+    });
+    (0..CHUNKS).for_each(|nth| assert!(place.knows(&format!("data{nth}"), nth), "{nth}"));
+}
+
+#[test]
+fn a_damaged_file_is_made_anew_and_another_kind_of_file_is_left() {
+    let place = Place::new();
+    let path = place.path("learned");
+    place.learn([1]);
+    let bytes = std::fs::read(&path).unwrap();
+    let learn = |expected: &str| {
+        let process = place.process();
+        let object = process.open(&place.path("data"));
+        assert_eq!(process.would_read(&object, 1), 0);
+        process.read(&object, 2);
+        let lines = process.save();
+        assert!(lines.len() == 1 && lines[0].contains(expected), "{lines:?}");
+    };
+    std::fs::write(&path, &bytes[..bytes.len() - 1]).unwrap();
+    assert_eq!(check_learned_file(&path), Ok(()));
+    learn("was ignored: it is damaged; it is made anew");
+    assert!(place.knows("data", 2) && !place.knows("data", 1));
+    let mut other = bytes.clone();
+    other[8] = 77;
+    std::fs::write(&path, &other).unwrap();
+    learn("it has version 77");
+    assert!(place.knows("data", 2));
+    std::fs::write(&path, "a novel").unwrap();
+    assert!(check_learned_file(&path).unwrap_err().contains("name another file"));
+    learn("cannot keep in");
+    assert_eq!(std::fs::read(&path).unwrap(), b"a novel");
+    // Too large to be looked at.
+    std::fs::write(&path, &bytes).unwrap();
+    File::options().write(true).open(&path).unwrap().set_len(1 << 40).unwrap();
+    learn("it is too large");
+    assert_eq!(path.metadata().unwrap().len(), 1 << 40);
+    std::fs::remove_file(&path).unwrap();
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    assert!(check_learned_file(&path).is_err());
+    learn("it is no regular file");
+    std::fs::remove_file(&path).unwrap();
+    std::fs::create_dir(&path).unwrap();
+    learn("it is no regular file");
+}
+
+#[test]
+fn files_beyond_the_bound_are_forgotten_first_of_all() {
+    let place = Place::new();
+    let process = place.process();
+    let first = process.open(&place.path("data"));
+    process.read(&first, 1);
+    let mut state = process.kept.state.lock();
+    for nth in 0..MOST_FILES as u64 - 1 {
+        let id = FileId { device: 0, inode: 1 << 40 | nth };
+        let stamp = Stamp { size: 0, mtime_ns: 0, ctime_ns: 0 };
+        let opened =
+            Opened { serial: 1 << 40 | nth, object: Weak::new(), first: stamp, last: stamp, at: nth + 2 };
+        assert!(state.files.insert(id, opened).is_none());
+    }
+    state.clock = MOST_FILES as u64 + 1;
+    drop(state);
+    place.make("other");
+    let other = process.open(&place.path("other"));
+    process.read(&other, 1);
+    assert_eq!(process.kept.state.lock().files.len(), MOST_FILES);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("other", 1) && !place.knows("data", 1));
+}
