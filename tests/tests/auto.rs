@@ -29,7 +29,9 @@ fn stats(options: &[&str], arguments: &[&str]) -> (serde_json::Value, u64) {
 /// What a program does not use goes out, and what it uses stays; what went out comes back with its bytes.
 #[test]
 fn a_run_has_what_it_needs() {
-    let (stats, _) = stats(&["--memory", "auto", "--memory-max", "512M"], &["192", "24", "8"]);
+    // Much may be lost: the machine may have other work, and then pages go slowly.
+    let options = ["--memory", "auto", "--memory-max", "512M", "--slowdown", "50%"];
+    let (stats, _) = stats(&options, &["192", "24", "8"]);
     let bytes = |key: &str| stats[key].as_u64().unwrap_or_else(|| panic!("{key}"));
     let (allocated, needed) = (bytes("allocated_bytes"), bytes("needed_bytes"));
     assert!((192 * MIB..220 * MIB).contains(&allocated), "{allocated}");

@@ -121,7 +121,13 @@ fn pair(key: &Key<'_>, value: &Spanned<DeValue<'_>>) -> Result<(&'static Spec, V
             number.as_str().replace('_', "")
         }
         (_, DeValue::String(text)) => text.to_string(),
-        (Kind::Size { .. }, _) => return Err(wrong(format!("write a size, as in {name} = \"512M\""))),
+        (Kind::Percent { .. }, DeValue::Integer(number)) if number.radix() == 10 => {
+            number.as_str().to_owned()
+        }
+        (Kind::Percent { .. }, DeValue::Float(number)) => number.as_str().to_owned(),
+        (Kind::Size { .. } | Kind::SizeOrAuto { .. }, _) => {
+            return Err(wrong(format!("write a size, as in {name} = \"512M\"")));
+        }
         (Kind::Count { .. }, _) => return Err(wrong(format!("write a whole number, as in {name} = 2"))),
         _ => return Err(wrong(format!("write a text in quotes, as in {name} = \"...\""))),
     };

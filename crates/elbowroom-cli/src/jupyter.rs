@@ -226,6 +226,11 @@ fn install(
     let own = own.to_str().ok_or_else(|| {
         Failure::new(NOT_DONE, format!("{} is no text, so it cannot be in a kernel's file", own.display()))
     })?;
+    let for_auto = |word: &&String| word.starts_with("--slowdown") || word.starts_with("--memory-max");
+    if let Some(word) = args.options.iter().find(for_auto) {
+        let why = format!("{word}: the kernel has a budget of its own, {size}; leave the option out");
+        return Err(Failure::new(USAGE, why));
+    }
     // A kernel prints no summary, since Jupyter would show it as an error of the kernel.
     let mut start =
         vec![own.to_owned(), "run".into(), "--memory".into(), memory.to_string(), "--quiet".into()];

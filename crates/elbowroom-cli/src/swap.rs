@@ -67,7 +67,8 @@ impl<'a> Asked<'a> {
             bytes: given.names(&table::SWAP).then_some(options.swap.bytes),
             dir: options.swap.dir.as_deref().filter(|_| given.names(&table::SWAP_DIR)),
             encrypt: options.swap.encrypt,
-            for_named_budget: given.names(&table::MEMORY),
+            for_named_budget: given.names(&table::MEMORY)
+                && (options.memory_bytes != table::AUTO || options.memory_max_bytes.is_some()),
             fallback: options.fallback,
         }
     }

@@ -106,7 +106,7 @@ fn bash_completes_commands_options_and_values() {
         stdout(&output).lines().map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(complete("elbowroom doc"), ["doctor"]);
-    assert_eq!(complete("elbowroom run --mem"), ["--memory"]);
+    assert_eq!(complete("elbowroom run --mem"), ["--memory", "--memory-max"]);
     assert_eq!(complete("elbowroom run --io "), ["auto", "uring", "threads"]);
     assert_eq!(complete("elbowroom generate completions ba"), ["bash"]);
 }

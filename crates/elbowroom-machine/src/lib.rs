@@ -51,7 +51,8 @@ pub use idle::ShallowIdle;
 pub use mmu::Mmu;
 pub use pageset::{Membership, PageSet};
 pub use process::{
-    boot_time, own_name, own_pid, pid_namespace, process_exists, process_started, shared_anonymous_pages,
+    boot_time, own_name, own_pid, pid_namespace, process_exists, process_started, processor_time, run_delay,
+    shared_anonymous_pages,
 };
 pub use rustix::io::Errno;
 pub use shared::SharedWords;

@@ -20,6 +20,19 @@ pub fn boot_time() -> u64 {
     now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
 }
 
+/// The processor time of this process, of all its threads, in nanoseconds.
+pub fn processor_time() -> u64 {
+    let now = clock_gettime(ClockId::ProcessCPUTime);
+    now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64
+}
+
+/// For how long the calling thread has waited for a processor so far, in nanoseconds. 0: the kernel does not
+/// say.
+pub fn run_delay() -> u64 {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
+    text.split(' ').nth(1).and_then(|delay| delay.parse().ok()).unwrap_or(0)
+}
+
 /// The id of this process.
 pub fn own_pid() -> u32 {
     getpid().as_raw_nonzero().get().unsigned_abs()
@@ -113,6 +126,16 @@ mod tests {
         child.wait().unwrap();
         assert_eq!(process_started(child.id()), None);
         assert_eq!(process_started(1).map(|started| started < before), Some(true));
+    }
+
+    #[test]
+    fn times_of_processors_grow() {
+        let before = processor_time();
+        let began = std::time::Instant::now();
+        while processor_time() < before + 1_000_000 {
+            assert!(began.elapsed() < std::time::Duration::from_secs(20), "it used none");
+        }
+        assert!(run_delay() < boot_time());
     }
 
     #[test]

@@ -112,7 +112,9 @@ impl Kind {
             }
             Kind::SizeOrAuto { .. } if text == "auto" => Value::Number(table::AUTO),
             Kind::SizeOrAuto { least } => {
-                return Kind::Size { least, most: u64::MAX }.read(OsStr::new(text));
+                let read = Kind::Size { least, most: u64::MAX }.read(OsStr::new(text))?;
+                // No machine has so much, and the number stands for `auto`.
+                if read == Value::Number(table::AUTO) { Value::Number(table::AUTO - 1) } else { read }
             }
             Kind::Percent { most } => {
                 let part = percent(text).filter(|part| *part <= most);

@@ -88,8 +88,10 @@ pub enum Event {
     UnusedPages,
     /// Folios that reclaim put on standby.
     SecondChances,
-    /// Their pages.
-    ChancePages,
+    /// Pages that reclaim took out of their windows.
+    GonePages,
+    /// Pages of files that reclaim evicted.
+    FileOuts,
     /// Faults that found a page on standby.
     ChancesTaken,
     /// The pages of the folios that they found.

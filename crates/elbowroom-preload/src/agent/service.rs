@@ -255,7 +255,7 @@ fn swap_that_can_be_had(process: &Process, config: &mut Config) {
 fn config(options: &Options) -> Config {
     Config {
         memory: options.each_bytes.map_or(options.memory_bytes, |each| each.min(options.memory_bytes)),
-        slowdown: options.slowdown.and_then(|part| u32::try_from(part).ok()),
+        slowdown: options.slowdown.filter(|_| run::member().is_some()).and_then(|part| part.try_into().ok()),
         member: run::member().cloned(),
         engine: match options.kernel.io {
             Io::Auto => EngineKind::Auto,

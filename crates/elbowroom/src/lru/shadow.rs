@@ -43,8 +43,9 @@ impl Shadows {
 
     /// For how many evictions one that is still known stands, after which as many pages as `distance` were
     /// evicted: each of these has overwritten an entry, so one in e^(distance / entries) is still known.
+    /// At most 20: of more that are forgotten, one that is known says too little.
     pub(super) fn stands_for(&self, distance: u64) -> f64 {
-        (distance as f64 / (self.parts.len() * self.part) as f64).exp()
+        (distance as f64 / (self.parts.len() * self.part) as f64).min(3.0).exp()
     }
 
     /// The part of a place, the entry's number in it, and the entry's tag.

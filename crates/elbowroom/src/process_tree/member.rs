@@ -286,7 +286,7 @@ impl Member {
 
     /// Pages that the process keeps whatever others want: those given up for metadata, and frames with
     /// which it can serve faults.
-    fn keeps(&self) -> usize {
+    pub(crate) fn keeps(&self) -> usize {
         KEPT + self.paid.load(Ordering::Relaxed)
     }
 

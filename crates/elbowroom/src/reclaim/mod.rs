@@ -321,6 +321,8 @@ impl<P: Platform> Reclaim<P> {
         let frames = self.groups.discard_clean(&self.mmu, frames);
         if frames.is_empty() {
             let pages = victims.len();
+            self.counters.add(Event::GonePages, pages as u64);
+            self.counters.add(Event::FileOuts, pages as u64);
             for victim in victims {
                 let object = victim.object();
                 leave_cache(object.as_deref(), &victim);
@@ -346,13 +348,16 @@ impl<P: Platform> Reclaim<P> {
     /// many pages, if that can be.
     fn age_one(&self, mut victim: LockedFolio<'_>, counts_as: u32) -> bool {
         victim.state.clear(Flag::Sparse);
+        let was_home = victim.body_mut().extent().is_home();
         let unmapped = self.mmu.unmap(victim.body_mut().extent());
         let lost = unmapped == Err(UnmapError::Lost);
         let gone = lost && victim.is_cached() && self.evict_lost(&mut victim);
         let folio = victim.into_folio();
         if unmapped.is_ok() {
             self.counters.add(Event::SecondChances, 1);
-            self.counters.add(Event::ChancePages, folio.pages());
+            if !was_home {
+                self.counters.add(Event::GonePages, folio.pages());
+            }
             self.lists.add_as(folio, List::Standby, counts_as);
         } else if !gone {
             self.put_back(folio, Fate::Inactive);
@@ -386,7 +391,9 @@ impl<P: Platform> Reclaim<P> {
             self.to_write.add([victim.arc().clone()]);
             (Fate::Inactive, 0)
         } else {
-            (Fate::Gone, self.evict(&mut victim))
+            let pages = self.evict(&mut victim);
+            self.counters.add(Event::FileOuts, pages as u64);
+            (Fate::Gone, pages)
         };
         if unknown && fate == Fate::Gone {
             self.policy.note_chance(false);

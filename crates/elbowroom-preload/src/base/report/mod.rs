@@ -183,7 +183,8 @@ fn more_memory_line(f: &mut fmt::Formatter<'_>, stats: &Stats) -> fmt::Result {
     let part = |near: u64| 100.0 * near.min(back) as f64 / back.max(1) as f64;
     let Brought { near_quarter_pages, near_half_pages, near_pages, .. } = stats.brought;
     let [quarter, half, twice] = [near_quarter_pages, near_half_pages, near_pages].map(part);
-    if back < LEAST_PAGES || twice < LEAST_PERCENT {
+    // With `--memory auto` pages did not go because memory was short.
+    if stats.need.is_some() || back < LEAST_PAGES || twice < LEAST_PERCENT {
         return Ok(());
     }
     let back = Bytes(back * sys::PAGE as u64);

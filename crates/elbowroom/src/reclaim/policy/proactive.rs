@@ -43,10 +43,14 @@ pub(crate) struct Seen {
     pub(crate) age: Duration,
     /// The time that the process lost since pages were gone.
     pub(crate) lost: Duration,
+    /// The time that putting pages out took from the process's threads.
+    pub(crate) worked: Duration,
     /// Pages that went: out of their windows or out of memory.
     pub(crate) gone: u64,
     /// Pages that came back.
     pub(crate) back: u64,
+    /// Pages that are out of memory now.
+    pub(crate) out: u64,
     /// Pages that the process has now.
     pub(crate) has: u64,
 }
@@ -81,8 +85,9 @@ impl Proactive {
         let before = std::mem::replace(&mut self.last, seen);
         let seconds = seen.age.saturating_sub(before.age).as_secs_f64();
         let lost = seen.lost.saturating_sub(before.lost).as_secs_f64();
+        let worked = seen.worked.saturating_sub(before.worked).as_secs_f64();
         let most = self.slowdown * MOST_PAID.as_secs_f64();
-        self.account = (self.account + self.slowdown * seconds - lost).clamp(-most, most);
+        self.account = (self.account + self.slowdown * seconds - lost - worked).clamp(-most, most);
         let horizon = LEAST_HORIZON.max(seen.age / HORIZON_SHARE).as_secs_f64();
         let fades = (-seconds / horizon).exp();
         self.gone = self.gone * fades + seen.gone.saturating_sub(before.gone) as f64;
@@ -96,8 +101,8 @@ impl Proactive {
         let cost = (self.lost + PAGE_COST * COST_WEIGHT) / (self.back + COST_WEIGHT);
         let returns = ((self.back + RETURN_WEIGHT) / (self.gone + RETURN_WEIGHT)).clamp(LEAST_RETURN, 1.0);
         let lately = self.account / (cost * returns) - self.gone;
-        let paid = self.slowdown * seen.age.as_secs_f64() - seen.lost.as_secs_f64();
-        let in_all = MOST_AT_ONCE * paid / cost - seen.gone.saturating_sub(seen.back) as f64;
+        let paid = self.slowdown * seen.age.as_secs_f64() - (seen.lost + seen.worked).as_secs_f64();
+        let in_all = MOST_AT_ONCE * paid / cost - seen.out as f64;
         lately.min(in_all).max(0.0) as u64
     }
 
@@ -138,6 +143,7 @@ mod tests {
                         age: self.seen.age + cost,
                         lost: self.seen.lost + cost,
                         back: self.seen.back + 1,
+                        out: self.seen.out - 1,
                         has: self.seen.has + 1,
                         ..self.seen
                     };
@@ -155,6 +161,7 @@ mod tests {
             let gone: Vec<_> = there.into_iter().take(want).map(|(_, page)| page).collect();
             gone.iter().for_each(|page| self.touched[*page] = None);
             self.seen.gone += gone.len() as u64;
+            self.seen.out += gone.len() as u64;
             self.seen.has -= gone.len() as u64;
         }
 
