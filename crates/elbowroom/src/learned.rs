@@ -227,7 +227,7 @@ impl Learned {
     pub(crate) fn end(&self, object: u64, index: u64, most: u64) -> Option<u64> {
         let table = self.0.lock();
         let granule = index.checked_sub(1)? >> GRANULE_ORDER;
-        let usual = table.usual_end(object, index);
+        let usual = table.usual_end(object, index).map(|end| end.min(index + most));
         let linked = || table.end(object, index - 1, most + 1).0.max(index);
         if table.is_linked(object, granule) { Some(linked().min(usual.unwrap_or(u64::MAX))) } else { usual }
     }
