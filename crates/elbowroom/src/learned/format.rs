@@ -110,8 +110,7 @@ impl fmt::Display for Refused {
 }
 
 impl PackedLeaf {
-    /// `None`: nothing is known of any of the granules.
-    pub(super) fn pack(number: u64, used: u64, granules: &Granules) -> Option<Self> {
+    pub(super) fn pack(number: u64, used: u64, granules: &Granules) -> Self {
         let (mut changes, mut packed, mut before) = (0, Vec::new(), [0; 4]);
         for (nth, granule) in granules.iter().enumerate() {
             let Granule { link, begins, first, reach } = *granule;
@@ -127,7 +126,17 @@ impl PackedLeaf {
                 before = bytes;
             }
         }
-        (changes != 0).then_some(Self { number, used, changes, granules: packed })
+        Self { number, used, changes, granules: packed }
+    }
+
+    /// Whether some granule has a link or a mark that counts. A leaf without any says no more than no leaf.
+    pub(super) fn is_useful(&self) -> bool {
+        self.granules.chunks_exact(4).any(|granule| granule[0].cast_signed() > 0 || granule[1] > 0)
+    }
+
+    /// Whether both leaves say the same of the same granules.
+    fn says_as(&self, other: &Self) -> bool {
+        (self.number, self.changes, &self.granules) == (other.number, other.changes, &other.granules)
     }
 
     pub(super) fn unpack(&self) -> Granules {
@@ -152,9 +161,7 @@ impl PackedLeaf {
                 *ours = theirs;
             }
         }
-        if let Some(both) = Self::pack(self.number, self.used, &granules) {
-            *self = both;
-        }
+        *self = Self::pack(self.number, self.used, &granules);
     }
 
     fn bytes(&self) -> usize {
@@ -221,6 +228,13 @@ pub(super) fn check_magic(bytes: &[u8]) -> Result<(), Refused> {
 }
 
 impl Entry {
+    /// Whether both entries say the same of the same file, whenever they were written.
+    pub(super) fn says_as(&self, other: &Self) -> bool {
+        let head = |entry: &Self| (entry.id, entry.stamp, entry.length, entry.agreed, entry.leaves.len());
+        let mut leaves = self.leaves.iter().zip(&other.leaves);
+        head(self) == head(other) && leaves.all(|(one, other)| one.says_as(other))
+    }
+
     /// Leaves out what does not fit into so many bytes.
     fn fit(&mut self, room: usize) {
         if self.leaves.iter().map(PackedLeaf::bytes).sum::<usize>() <= room {

@@ -11,7 +11,7 @@
 
 use super::format::{Contents, Entry, MOST_BYTES, MOST_FILES, PackedLeaf, Refused, Stamp, check_magic};
 use super::packed::Packed;
-use super::{GRANULE_ORDER, LEAF_ORDER, Learned};
+use super::{AGREED, GRANULE_ORDER, LEAF_ORDER, Learned};
 use crate::object::{FileObject, last_seen};
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_store::{FileId, WholeError, read_begin, read_whole, replace_whole};
@@ -22,6 +22,9 @@ use std::path::{Path, PathBuf};
 
 /// How long a process that ends waits for others that write the file.
 const PATIENCE: Duration = Duration::from_secs(3);
+
+/// An entry that was written in one of the last so many turns is recent: it is not written again for its turn.
+const RECENT: u64 = 16;
 
 /// What keeps what is known of chunks in a file.
 pub(crate) struct Kept {
@@ -119,8 +122,8 @@ impl Kept {
         Contents::unpack(&bytes.unwrap_or_default()).map_err(|why| why.to_string())
     }
 
-    /// Writes what this process knows into the file, beside what other processes have written there. Gives
-    /// lines about what went wrong.
+    /// Writes what this process knows into the file, beside what other processes have written there, if the
+    /// file does not say it already. Gives lines about what went wrong.
     pub(crate) fn save(&self, learned: &Learned) -> Vec<String> {
         let (known, refused) = self.known(learned);
         let path = self.path.display();
@@ -142,7 +145,7 @@ impl Kept {
                     return None;
                 }
             };
-            Some(merged(contents, known).pack())
+            merged(contents, known).map(Contents::pack)
         });
         let failed = written.err().map(|error| error.to_string()).or(kept_as_it_is);
         if let Some(why) = failed {
@@ -170,7 +173,8 @@ impl Kept {
             let open = object.filter(|object| !object.is_closed()).and_then(|object| object.file());
             let last = open.and_then(|file| file.stat().ok()).map_or(last, Stamp::from);
             let packed = packed.remove(&serial).unwrap_or_default();
-            if !packed.leaves.is_empty() {
+            // Of a file of which some pages were touched nothing is known that helps another run.
+            if packed.leaves.values().any(PackedLeaf::is_useful) {
                 known.push(Known { id, first, last, packed });
             }
         }
@@ -229,19 +233,24 @@ fn leaves_of(bytes: u64) -> u64 {
 }
 
 /// What the file had, and what this process knows. Entries of files that are not as they were are dropped.
-fn merged(contents: Contents, known: Vec<Known>) -> Contents {
+/// `None`: the file says all of that, and none of its entries is written again to become a recent one.
+fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
     let Contents { turn, mut entries } = contents;
     let turn = turn.saturating_add(1);
-    let mut new = Vec::new();
+    let (mut new, mut differs) = (Vec::new(), false);
     for Known { id, first, last, packed } in known {
         let is_it = |entry: &Entry| [first, last].iter().any(|s| is_same((id, *s), (entry.id, entry.stamp)));
         let before: Vec<_> = entries.extract_if(.., |entry| entry.id == id || is_it(entry)).collect();
-        let before = before.into_iter().find(is_it);
+        let (had, before) = (before.len(), before.into_iter().find(is_it));
+        let was = before.clone();
         let Packed { mut length, mut agreed, leaves: mut ours } = packed;
         let mut leaves: Vec<PackedLeaf> = Vec::new();
         if let Some(before) = before {
             if agreed == 0 {
                 (length, agreed) = (before.length, before.agreed);
+            } else if length == before.length && agreed.min(before.agreed) >= AGREED {
+                // More certain than that makes no difference.
+                agreed = agreed.max(before.agreed);
             }
             for theirs in before.leaves {
                 match ours.get_mut(&theirs.number) {
@@ -251,17 +260,22 @@ fn merged(contents: Contents, known: Vec<Known>) -> Contents {
             }
         }
         leaves.extend(ours.into_values());
-        leaves.retain(|leaf| leaf.number < leaves_of(last.size));
+        leaves.retain(|leaf| leaf.number < leaves_of(last.size) && leaf.is_useful());
         leaves.sort_by_key(|leaf| leaf.number);
         if length > last.size.div_ceil(PAGE_SIZE as u64) {
             (length, agreed) = (0, 0);
         }
-        if !leaves.is_empty() {
-            new.push(Entry { id, stamp: last, turn, length, agreed, leaves });
+        let entry = Entry { id, stamp: last, turn, length, agreed, leaves };
+        let is_written = !entry.leaves.is_empty();
+        let is_as_before =
+            was.is_some_and(|was| was.says_as(&entry) && was.turn >= turn.saturating_sub(RECENT));
+        differs |= had > usize::from(is_written) || is_written && !is_as_before;
+        if is_written {
+            new.push(entry);
         }
     }
     new.extend(entries);
-    Contents { turn, entries: new }
+    differs.then_some(Contents { turn, entries: new })
 }
 
 /// Whether a file can be one that keeps what is known of chunks, for

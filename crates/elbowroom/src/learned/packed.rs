@@ -26,10 +26,8 @@ impl Learned {
         let sets = self.0.lock().sets.len();
         for set in 0..sets {
             for Leaf { object, number, used, granules } in &self.0.lock().sets[set] {
-                if let Some(packed) = all.get_mut(object)
-                    && let Some(leaf) = PackedLeaf::pack(*number, *used, granules)
-                {
-                    packed.leaves.insert(*number, leaf);
+                if let Some(packed) = all.get_mut(object) {
+                    packed.leaves.insert(*number, PackedLeaf::pack(*number, *used, granules));
                 }
             }
         }

@@ -26,7 +26,7 @@ fn leaf(number: u64, random: &mut fastrand::Rng) -> PackedLeaf {
         }
         now
     });
-    let packed = PackedLeaf::pack(number, 0, &granules).unwrap();
+    let packed = PackedLeaf::pack(number, 0, &granules);
     let same = |(one, other): (&Granule, &Granule)| {
         (one.link, one.begins, one.first, one.reach) == (other.link, other.begins, other.first, other.reach)
     };
@@ -57,11 +57,16 @@ fn what_is_written_is_read_again() {
     assert!(is_equal(&Contents::unpack(&bytes).unwrap(), &some()));
     let nothing = Contents::unpack(&[]).unwrap();
     assert!(nothing.turn == 0 && nothing.entries.is_empty());
-    assert_eq!(PackedLeaf::pack(3, 1, &[Granule::default(); GRANULES]).map(|leaf| leaf.number), None);
-    // A mark that does not count is no reason for a leaf.
-    let mut granules = [Granule::default(); GRANULES];
-    granules[5] = Granule { first: 3, reach: 9, ..Granule::default() };
-    assert!(PackedLeaf::pack(3, 1, &granules).is_none());
+    let is_useful = |granule| {
+        let mut granules = [Granule::default(); GRANULES];
+        granules[5] = granule;
+        PackedLeaf::pack(3, 1, &granules).is_useful()
+    };
+    let nothing = Granule::default();
+    // A mark that does not count is no reason for a leaf, and no link is none.
+    assert!(!is_useful(nothing) && !is_useful(Granule { first: 3, reach: 9, ..nothing }));
+    assert!(!is_useful(Granule { link: -MOST_BALANCE, ..nothing }));
+    assert!(is_useful(Granule { link: 1, ..nothing }) && is_useful(Granule { begins: 1, ..nothing }));
 }
 
 #[test]

@@ -36,14 +36,15 @@ impl Process {
 
     /// Reads a chunk page by page, as a program that has read another file before.
     fn read(&self, object: &FileObject, chunk: u64) {
-        let touch = |object: u64, page: u64| {
-            let access =
-                Reached { thread: 1, index: page, folio: page..page + 1, is_first: true, of_chunk: false };
-            self.learned.touched(object, &access, |_| false);
-        };
-        (chunk * CHUNK..(chunk + 1) * CHUNK).for_each(|page| touch(object.serial, page));
+        (chunk * CHUNK..(chunk + 1) * CHUNK).for_each(|page| self.touch(object, page));
         // Time passes for the file: touches of single pages at its end.
-        (0..100).for_each(|_| touch(object.serial, CHUNKS * CHUNK));
+        (0..100).for_each(|_| self.touch(object, CHUNKS * CHUNK));
+    }
+
+    fn touch(&self, object: &FileObject, page: u64) {
+        let folio = page..page + 1;
+        let access = Reached { thread: 1, index: page, folio, is_first: true, of_chunk: false };
+        self.learned.touched(object.serial, &access, |_| false);
     }
 
     /// How many pages are read at a fault at the first page of a chunk.
@@ -187,6 +188,51 @@ fn a_file_that_is_opened_again_is_known_still() {
     process.kept.forget();
     assert_eq!(process.save(), [""; 0]);
     assert!(!place.path("learned").exists());
+}
+
+#[test]
+fn what_the_file_says_already_is_not_written_again() {
+    let place = Place::new();
+    // A page of each of many files.
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    process.touch(&object, 7);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(!place.path("learned").exists());
+    let bytes = || std::fs::read(place.path("learned")).unwrap();
+    let turns = || {
+        let contents = Contents::unpack(&bytes()).unwrap();
+        (contents.turn, contents.entries.iter().map(|entry| entry.turn).collect::<Vec<_>>())
+    };
+    place.learn([1]);
+    place.learn([1]);
+    let before = bytes();
+    place.learn([1]);
+    place.learn([]);
+    assert_eq!(bytes(), before);
+    place.learn([1, 3]);
+    assert_ne!(bytes(), before);
+    place.learn([1, 3]);
+    // What is used stays among the recent entries.
+    let (mut turn, _) = turns();
+    place.make("other");
+    for nth in 1..=RECENT {
+        let process = place.process();
+        let other = process.open(&place.path("other"));
+        (0..4).for_each(|_| process.read(&other, nth % CHUNKS));
+        process.kept.state.lock().files.retain(|_, opened| opened.serial == other.serial);
+        // Each time it is another file.
+        std::thread::sleep(Duration::from_millis(20));
+        File::options().write(true).open(place.path("other")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        assert_eq!(process.save(), [""; 0]);
+        turn += 1;
+        assert_eq!(turns().0, turn);
+        let before = bytes();
+        place.learn([1, 3]);
+        assert_eq!(bytes() == before, nth < RECENT, "{nth}");
+        turn = turns().0;
+    }
+    assert!(place.knows("data", 1) && place.knows("data", 3));
 }
 
 #[test]
