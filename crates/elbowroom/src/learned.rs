@@ -110,11 +110,16 @@ struct Granule {
     reach: u8,
 }
 
+/// When a leaf was used last, in uses of the table; and, in the lowest bit, whether all is in it that an earlier
+/// run has kept of its granules. One word, since a table has as many leaves as have room.
+#[derive(Clone, Copy, Default)]
+struct LastUse(u64);
+
 /// What is known of neighbouring granules.
 struct Leaf {
     object: u64,
     number: u64,
-    used: u64,
+    used: LastUse,
     granules: [Granule; 1 << LEAF_ORDER],
 }
 
@@ -651,9 +656,27 @@ impl Table {
     }
 }
 
+impl LastUse {
+    fn at(self) -> u64 {
+        self.0 >> 1
+    }
+
+    fn is_loaded(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    fn set_at(&mut self, at: u64) {
+        self.0 = at << 1 | self.0 & 1;
+    }
+
+    fn set_loaded(&mut self, is_loaded: bool) {
+        self.0 = self.0 & !1 | u64::from(is_loaded);
+    }
+}
+
 impl Leaf {
     fn new(object: u64, number: u64) -> Self {
-        Self { object, number, used: 0, granules: [Granule::default(); 1 << LEAF_ORDER] }
+        Self { object, number, used: LastUse::default(), granules: [Granule::default(); 1 << LEAF_ORDER] }
     }
 
     fn is(&self, object: u64, number: u64) -> bool {

@@ -63,6 +63,8 @@ pub(super) struct PackedLeaf {
     pub(super) number: u64,
     /// When it was used last, in a clock of the process; 0: not by this process.
     pub(super) used: u64,
+    /// All is in it that an earlier run has kept of these granules.
+    pub(super) is_loaded: bool,
     /// The bits, and the granules that they tell of.
     changes: u64,
     granules: Vec<u8>,
@@ -126,7 +128,7 @@ impl PackedLeaf {
                 before = bytes;
             }
         }
-        Self { number, used, changes, granules: packed }
+        Self { number, used, is_loaded: false, changes, granules: packed }
     }
 
     /// Whether some granule has a link or a mark that counts. A leaf without any says no more than no leaf.
@@ -329,7 +331,13 @@ impl<'b> Bytes<'b> {
             balance.contains(&link) && (0..=MOST_BALANCE).contains(&begins) && first >> GRANULE_ORDER == 0
         };
         let is_whole = changes != 0 && granules.chunks_exact(4).all(is_right);
-        is_whole.then(|| PackedLeaf { number, used: 0, changes, granules: granules.to_vec() })
+        is_whole.then(|| PackedLeaf {
+            number,
+            used: 0,
+            is_loaded: false,
+            changes,
+            granules: granules.to_vec(),
+        })
     }
 }
 

@@ -48,6 +48,8 @@ struct State {
 struct Opened {
     serial: u64,
     object: Weak<FileObject>,
+    /// The turn of the entry that was loaded; 0: none was.
+    turn: u64,
     /// What it looked like when it was opened, and when it was seen last.
     first: Stamp,
     last: Stamp,
@@ -60,6 +62,8 @@ struct Known {
     id: FileId,
     first: Stamp,
     last: Stamp,
+    /// The turn of the entry that was loaded; 0: none was.
+    turn: u64,
     packed: Packed,
 }
 
@@ -97,8 +101,18 @@ impl Kept {
                 let is_it = |entry: &&Entry| is_same((object.id(), stamp), (entry.id, entry.stamp));
                 if let Some(entry) = contents.entries.iter().find(is_it) {
                     learned.load(object.serial, entry);
+                    self.loaded(object, entry.turn);
                 }
             }
+        }
+    }
+
+    /// Notes of which turn the entry was that is in the table now.
+    fn loaded(&self, object: &FileObject, turn: u64) {
+        if let Some(opened) = self.state.lock().files.get_mut(&object.id())
+            && opened.serial == object.serial
+        {
+            opened.turn = turn;
         }
     }
 
@@ -164,18 +178,22 @@ impl Kept {
         let files: Vec<_> = state
             .files
             .iter()
-            .map(|(id, opened)| (*id, opened.serial, opened.object.upgrade(), opened.first, opened.last))
+            .map(|(id, opened)| {
+                let Opened { serial, ref object, turn, first, last, .. } = *opened;
+                (*id, serial, object.upgrade(), turn, first, last)
+            })
             .collect();
         drop(state);
         let mut packed = learned.packed(files.iter().map(|file| file.1));
         let mut known = Vec::new();
-        for (id, serial, object, first, last) in files {
+        for (id, serial, object, turn, first, last) in files {
             let open = object.filter(|object| !object.is_closed()).and_then(|object| object.file());
             let last = open.and_then(|file| file.stat().ok()).map_or(last, Stamp::from);
             let packed = packed.remove(&serial).unwrap_or_default();
-            // Of a file of which some pages were touched nothing is known that helps another run.
-            if packed.leaves.values().any(PackedLeaf::is_useful) {
-                known.push(Known { id, first, last, packed });
+            // Of a file of which some pages were touched nothing is known that helps another run. But what was
+            // unlearned is to be unlearned in the file, too.
+            if packed.leaves.values().any(|leaf| leaf.is_useful() || leaf.is_loaded) {
+                known.push(Known { id, first, last, turn, packed });
             }
         }
         (known, refused)
@@ -186,15 +204,21 @@ impl State {
     fn enter(&mut self, object: &Arc<FileObject>, stamp: Stamp) -> ToDo {
         let (id, serial) = (object.id(), object.serial);
         self.clock += 1;
-        let new =
-            Opened { serial, object: Arc::downgrade(object), first: stamp, last: stamp, at: self.clock };
+        let new = Opened {
+            serial,
+            object: Arc::downgrade(object),
+            turn: 0,
+            first: stamp,
+            last: stamp,
+            at: self.clock,
+        };
         if let Some(opened) = self.files.get_mut(&id) {
             if opened.serial == serial {
                 return ToDo::Nothing;
             }
             if opened.last == stamp {
                 let old = opened.serial;
-                *opened = Opened { first: opened.first, ..new };
+                *opened = Opened { first: opened.first, turn: opened.turn, ..new };
                 return ToDo::Rename(old);
             }
         } else if self.files.len() >= MOST_FILES
@@ -238,7 +262,7 @@ fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
     let Contents { turn, mut entries } = contents;
     let turn = turn.saturating_add(1);
     let (mut new, mut differs) = (Vec::new(), false);
-    for Known { id, first, last, packed } in known {
+    for Known { id, first, last, turn: loaded, packed } in known {
         let is_it = |entry: &Entry| [first, last].iter().any(|s| is_same((id, *s), (entry.id, entry.stamp)));
         let before: Vec<_> = entries.extract_if(.., |entry| entry.id == id || is_it(entry)).collect();
         let (had, before) = (before.len(), before.into_iter().find(is_it));
@@ -246,7 +270,9 @@ fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
         let Packed { mut length, mut agreed, leaves: mut ours } = packed;
         let mut leaves: Vec<PackedLeaf> = Vec::new();
         if let Some(before) = before {
-            if agreed == 0 {
+            // If no other process has written it since, it knows nothing that is not in a leaf that was loaded.
+            let is_same = before.turn <= loaded;
+            if length == 0 || agreed == 0 && !is_same {
                 (length, agreed) = (before.length, before.agreed);
             } else if length == before.length && agreed.min(before.agreed) >= AGREED {
                 // More certain than that makes no difference.
@@ -254,6 +280,7 @@ fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
             }
             for theirs in before.leaves {
                 match ours.get_mut(&theirs.number) {
+                    Some(ours) if ours.is_loaded && is_same => {}
                     Some(ours) => ours.add(&theirs),
                     None => leaves.push(theirs),
                 }

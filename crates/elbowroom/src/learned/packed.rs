@@ -27,12 +27,14 @@ impl Learned {
         for set in 0..sets {
             for Leaf { object, number, used, granules } in &self.0.lock().sets[set] {
                 if let Some(packed) = all.get_mut(object) {
-                    packed.leaves.insert(*number, PackedLeaf::pack(*number, *used, granules));
+                    let mut leaf = PackedLeaf::pack(*number, used.at(), granules);
+                    leaf.is_loaded = used.is_loaded();
+                    packed.leaves.insert(*number, leaf);
                 }
             }
         }
         for file in &self.0.lock().files {
-            if let Some(packed) = all.get_mut(&file.object).filter(|_| file.agreed > 0) {
+            if let Some(packed) = all.get_mut(&file.object).filter(|_| file.length > 0) {
                 (packed.length, packed.agreed) = (file.length, file.agreed);
             }
         }
@@ -45,7 +47,9 @@ impl Learned {
             let mut table = self.0.lock();
             for leaf in part {
                 if table.sets[table.set_of(object, leaf.number)].iter().all(|l| !l.is(object, leaf.number)) {
-                    table.leaf_mut(object, leaf.number).granules = leaf.unpack();
+                    let new = table.leaf_mut(object, leaf.number);
+                    new.granules = leaf.unpack();
+                    new.used.set_loaded(true);
                 }
             }
         }
@@ -71,7 +75,9 @@ impl Learned {
             }
         }
         for leaf in taken {
-            table.leaf_mut(new, leaf.number).granules = leaf.granules;
+            let renamed = table.leaf_mut(new, leaf.number);
+            renamed.granules = leaf.granules;
+            renamed.used.set_loaded(leaf.used.is_loaded());
         }
         let before = *table.file(old);
         let file = table.file(new);
@@ -88,14 +94,14 @@ impl Table {
         let found = set.iter().position(|leaf| leaf.is(object, number));
         let nth = found.unwrap_or_else(|| {
             let new = Leaf::new(object, number);
-            let oldest = (0..set.len()).min_by_key(|&nth| set[nth].used).filter(|_| set.len() >= WAYS);
+            let oldest = (0..set.len()).min_by_key(|&nth| set[nth].used.at()).filter(|_| set.len() >= WAYS);
             match oldest {
                 Some(oldest) => set[oldest] = new,
                 None => set.push(new),
             }
             oldest.unwrap_or(set.len() - 1)
         });
-        set[nth].used = used;
+        set[nth].used.set_at(used);
         &mut set[nth]
     }
 }

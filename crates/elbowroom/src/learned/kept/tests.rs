@@ -1,7 +1,7 @@
 //! What is known of chunks, through a file: for the same files, unchanged, and for no others.
 
 use super::*;
-use crate::learned::Reached;
+use crate::learned::{Granule, Reached};
 use crate::object::{ObjectTable, WhenUnmapped};
 use elbowroom_sync::time::{Duration, UNIX_EPOCH};
 use std::fs::File;
@@ -191,6 +191,50 @@ fn a_file_that_is_opened_again_is_known_still() {
 }
 
 #[test]
+fn what_was_unlearned_is_unlearned_in_the_file() {
+    let place = Place::new();
+    place.learn([1, 3]);
+    place.learn([1, 3]);
+    let unlearn = |with: &dyn Fn()| {
+        let process = place.process();
+        let object = process.open(&place.path("data"));
+        assert!(process.would_read(&object, 1) > 0);
+        // Of all that is read ahead nothing is accessed, and threads begin in the midst.
+        (0..4).for_each(|_| process.learned.unused(object.serial, CHUNK..2 * CHUNK));
+        for _ in 0..4 {
+            process.touch(&object, CHUNK);
+            (0..100).for_each(|_| process.touch(&object, CHUNKS * CHUNK));
+        }
+        assert_eq!(process.would_read(&object, 1), 0);
+        with();
+        assert_eq!(process.save(), [""; 0]);
+    };
+    unlearn(&|| {});
+    assert!(!place.knows("data", 1) && place.knows("data", 3));
+    // It can be learned again, and meanwhile another process learns another chunk.
+    (0..4).for_each(|_| place.learn([1]));
+    assert!(place.knows("data", 1));
+    unlearn(&|| place.learn([5]));
+    assert!(place.knows("data", 5) && place.knows("data", 3));
+    // A leaf that made room in the table is no reason to forget what is in the file.
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    process.learned.0.lock().sets.iter_mut().for_each(Vec::clear);
+    process.read(&object, 6);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("data", 3) && place.knows("data", 6));
+    // All of it is unlearned: there is no entry.
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    for set in &mut process.learned.0.lock().sets {
+        set.iter_mut().for_each(|leaf| leaf.granules = [Granule::default(); 1 << LEAF_ORDER]);
+    }
+    assert_eq!(process.save(), [""; 0]);
+    let contents = Contents::unpack(&std::fs::read(place.path("learned")).unwrap()).unwrap();
+    assert!(contents.entries.is_empty() && !object.is_closed());
+}
+
+#[test]
 fn what_the_file_says_already_is_not_written_again() {
     let place = Place::new();
     // A page of each of many files.
@@ -312,8 +356,14 @@ fn files_beyond_the_bound_are_forgotten_first_of_all() {
     for nth in 0..MOST_FILES as u64 - 1 {
         let id = FileId { device: 0, inode: 1 << 40 | nth };
         let stamp = Stamp { size: 0, mtime_ns: 0, ctime_ns: 0 };
-        let opened =
-            Opened { serial: 1 << 40 | nth, object: Weak::new(), first: stamp, last: stamp, at: nth + 2 };
+        let opened = Opened {
+            serial: 1 << 40 | nth,
+            object: Weak::new(),
+            turn: 0,
+            first: stamp,
+            last: stamp,
+            at: nth + 2,
+        };
         assert!(state.files.insert(id, opened).is_none());
     }
     state.clock = MOST_FILES as u64 + 1;
