@@ -18,6 +18,7 @@
 use super::{AGREED, GRANULE_ORDER, Granule, LEAF_ORDER, MOST_BALANCE};
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_store::{FileId, FileStat};
+use std::collections::HashSet;
 use std::fmt;
 use twox_hash::XxHash3_64;
 
@@ -32,6 +33,9 @@ pub(super) const MOST_BYTES: usize = 4 << 20;
 
 /// The most files that are known at a time.
 pub(super) const MOST_FILES: usize = 1024;
+
+/// The last turn: far more than there can be.
+const LAST_TURN: u64 = 1 << 48;
 
 const HEAD: usize = 32;
 const CHECKED_FROM: usize = 24;
@@ -189,11 +193,18 @@ impl Contents {
             return Err(damaged);
         }
         let mut contents = Self { turn: rest.u64().ok_or(damaged)?, entries: Vec::new() };
+        // No program has run so often, and turns could not go on.
+        if contents.turn > LAST_TURN {
+            return Err(damaged);
+        }
+        let mut ids = HashSet::new();
         while !rest.0.is_empty() {
-            if contents.entries.len() >= MOST_FILES {
+            let entry = rest.entry().ok_or(damaged)?;
+            // An entry of a turn to come would be taken for the most recent one of all for ever.
+            if contents.entries.len() >= MOST_FILES || entry.turn > contents.turn || !ids.insert(entry.id) {
                 return Err(damaged);
             }
-            contents.entries.push(rest.entry().ok_or(damaged)?);
+            contents.entries.push(entry);
         }
         Ok(contents)
     }
@@ -305,7 +316,7 @@ impl<'b> Bytes<'b> {
         let (turn, length, agreed, count) = (self.u64()?, self.u64()?, self.u32()?, self.u32()?);
         let agreed = i8::try_from(agreed).ok().filter(|agreed| *agreed <= 2 * AGREED)?;
         let pages = stamp.size.div_ceil(PAGE_SIZE as u64);
-        if length > pages {
+        if length > pages || length == 0 && agreed > 0 {
             return None;
         }
         let mut leaves = Vec::new();

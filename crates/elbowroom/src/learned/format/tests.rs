@@ -73,7 +73,7 @@ fn what_is_written_is_read_again() {
 fn what_was_used_longest_ago_makes_room() {
     let mut random = fastrand::Rng::with_seed(1);
     let entries = (0..MOST_FILES as u64 + 3).map(|nth| entry(nth, nth, 0..1, &mut random)).collect();
-    let read = Contents::unpack(&Contents { turn: 1, entries }.pack()).unwrap();
+    let read = Contents::unpack(&Contents { turn: 2_000, entries }.pack()).unwrap();
     assert_eq!(read.entries.len(), MOST_FILES);
     assert!(read.entries.iter().all(|entry| entry.id.inode >= 3));
     // Each of these entries has a third of the bytes of a file.
@@ -109,6 +109,21 @@ fn files_of_another_kind_or_version_are_told_apart() {
     assert_eq!(refused(&bytes), None);
     bytes.resize(MOST_BYTES + 1, 0);
     assert_eq!(refused(&bytes), Some(Refused::Damaged));
+}
+
+#[test]
+fn what_no_process_writes_is_refused() {
+    let refused = |change: fn(&mut Contents)| {
+        let mut contents = some();
+        change(&mut contents);
+        Contents::unpack(&contents.pack()).err()
+    };
+    assert_eq!(refused(|_| {}), None);
+    let damaged = Some(Refused::Damaged);
+    assert_eq!(refused(|contents| contents.entries[1].turn = u64::MAX), damaged, "turn");
+    assert_eq!(refused(|contents| contents.entries[1].id = contents.entries[0].id), damaged, "twice");
+    assert_eq!(refused(|contents| contents.entries[1].length = 0), damaged, "agreed on nothing");
+    assert_eq!(refused(|contents| contents.turn = u64::MAX), damaged, "the last turn");
 }
 
 #[test]
