@@ -210,8 +210,9 @@ impl Contents {
     }
 
     /// The bytes of a file with these entries, at most [`MOST_BYTES`] of them and [`MOST_FILES`] entries.
-    /// What has no room is missing: of entries those that were written longest ago, of an entry the leaves
-    /// that were used longest ago.
+    /// What has no room is missing: of entries those that were written longest ago, or that are behind others
+    /// of the same turn; of an entry the leaves that were used longest ago. An entry has at most half of the
+    /// room that those before it have left, or what is its part.
     pub(super) fn pack(mut self) -> Vec<u8> {
         self.entries.sort_by_key(|entry| std::cmp::Reverse(entry.turn));
         self.entries.truncate(MOST_FILES);
@@ -220,10 +221,16 @@ impl Contents {
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([0; 4 + 8]);
         bytes.extend(self.turn.to_le_bytes());
-        for mut entry in self.entries {
-            let Some(room) = (MOST_BYTES - bytes.len()).checked_sub(ENTRY_HEAD) else { break };
+        let count = self.entries.len();
+        for (nth, mut entry) in self.entries.into_iter().enumerate() {
+            let room = MOST_BYTES - bytes.len();
+            // One entry of a large file leaves room for the others.
+            let room = (room / 2).max(room / (count - nth));
+            let Some(room) = room.checked_sub(ENTRY_HEAD) else { break };
             entry.fit(room);
-            entry.pack(&mut bytes);
+            if !entry.leaves.is_empty() {
+                entry.pack(&mut bytes);
+            }
         }
         let sum = checksum(&bytes);
         bytes[CHECKED_FROM - 8..CHECKED_FROM].copy_from_slice(&sum.to_le_bytes());

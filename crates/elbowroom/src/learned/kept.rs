@@ -301,6 +301,10 @@ fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
             new.push(entry);
         }
     }
+    // What was used last is first to have room.
+    new.sort_by_cached_key(|entry| {
+        std::cmp::Reverse(entry.leaves.iter().map(|leaf| leaf.used).max().unwrap_or(0))
+    });
     new.extend(entries);
     differs.then_some(Contents { turn, entries: new })
 }

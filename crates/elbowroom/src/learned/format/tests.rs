@@ -90,6 +90,14 @@ fn what_was_used_longest_ago_makes_room() {
     let (first, last) = (&read.entries[0], read.entries.last().unwrap());
     assert_eq!((first.id.inode, first.leaves.len()), (4, large(4).leaves.len()));
     assert_eq!(last.id.inode, 1);
+    // Entries of which no leaf has room are missing, and a large one leaves room for others.
+    let huge = |inode| entry(inode, 1, 0..MOST_BYTES as u64 / 140, &mut fastrand::Rng::with_seed(1));
+    let huge = huge(1);
+    let entries = (1..=30).map(|inode| Entry { id: FileId { device: 1, inode }, ..huge.clone() }).collect();
+    let several = Contents::unpack(&Contents { turn: 1, entries }.pack()).unwrap();
+    let counts: Vec<_> = several.entries.iter().map(|entry| entry.leaves.len()).collect();
+    assert!(counts.len() > 10 && counts.len() < 30 && counts.iter().all(|count| *count > 0), "{counts:?}");
+    assert!(counts[0] > counts[1] && counts[1] > counts[2], "{counts:?}");
     // Of the last one the leaves are there that were used last.
     assert!(last.leaves.is_sorted_by_key(|leaf| leaf.number) && last.leaves[0].number > 0);
     assert_eq!(last.leaves.last().map(|leaf| leaf.number), large(1).leaves.last().map(|leaf| leaf.number));

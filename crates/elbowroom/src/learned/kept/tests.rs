@@ -347,6 +347,26 @@ fn a_damaged_file_is_made_anew_and_another_kind_of_file_is_left() {
 }
 
 #[test]
+fn what_was_used_last_is_first_to_have_room() {
+    let place = Place::new();
+    let process = place.process();
+    let inodes = |names: &[&str]| {
+        let inode = |name: &&str| std::os::unix::fs::MetadataExt::ino(&place.path(name).metadata().unwrap());
+        names.iter().map(inode).collect::<Vec<_>>()
+    };
+    let names = ["data", "data1", "data2", "data3", "data4"];
+    names.iter().for_each(|name| place.make(name));
+    let objects: Vec<_> = names.iter().map(|name| process.open(&place.path(name))).collect();
+    for nth in [3, 0, 4, 1, 2] {
+        process.read(&objects[nth], 1);
+    }
+    assert_eq!(process.save(), [""; 0]);
+    let contents = Contents::unpack(&std::fs::read(place.path("learned")).unwrap()).unwrap();
+    let order: Vec<_> = contents.entries.iter().map(|entry| entry.id.inode).collect();
+    assert_eq!(order, inodes(&["data2", "data1", "data4", "data", "data3"]));
+}
+
+#[test]
 fn files_beyond_the_bound_are_forgotten_first_of_all() {
     let place = Place::new();
     let process = place.process();
