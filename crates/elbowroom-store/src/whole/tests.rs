@@ -32,8 +32,6 @@ fn a_file_is_made_and_replaced_whole() {
     assert_eq!(read_begin(&path, 2), Ok(Some(b"on".to_vec())));
     let old = std::fs::metadata(&path).unwrap();
     assert_eq!(old.permissions().mode() & 0o777, 0o600);
-    // A process that was killed has left a part of a new file.
-    std::fs::write(dir.path().join("file.elbowroom-new"), "rest of another").unwrap();
     replace_whole(&path, 100, PATIENCE, |before| Some([before.unwrap(), b"two".to_vec()].concat())).unwrap();
     assert_eq!(read_whole(&path, 100), Ok(Some(b"onetwo".to_vec())));
     assert_ne!(std::fs::metadata(&path).unwrap().ino(), old.ino());
@@ -120,10 +118,31 @@ fn a_link_in_the_place_of_the_new_file_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (file, other) = (dir.path().join("file"), dir.path().join("other"));
     std::fs::write(&other, "not ours").unwrap();
-    symlink(&other, dir.path().join("file.elbowroom-new")).unwrap();
+    // Others have taken all of the names that come next.
+    let taken = |count: u32| dir.path().join(format!("file.elbowroom-new.{}.{count}", std::process::id()));
+    (0..1000).for_each(|count| symlink(&other, taken(count)).unwrap());
+    assert_eq!(replace(&file, b"ours"), Err(WholeError::System(Errno::EXIST)));
+    assert!(!file.exists(), "it was made to be locked");
+    (0..1000).for_each(|count| std::fs::remove_file(taken(count)).unwrap());
     replace(&file, b"ours").unwrap();
     assert_eq!(std::fs::read(&other).unwrap(), b"not ours");
-    std::fs::create_dir(dir.path().join("file.elbowroom-new")).unwrap();
-    assert_eq!(replace(&file, b"again"), Err(WholeError::System(Errno::ISDIR)));
-    assert_eq!(std::fs::read(&file).unwrap(), b"ours");
+    assert_eq!(names(dir.path()), ["file", "other"]);
+}
+
+#[test]
+fn a_file_that_others_have_put_in_its_place_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, other) = (dir.path().join("file"), dir.path().join("other"));
+    replace(&file, b"ours").unwrap();
+    std::fs::write(&other, "a novel").unwrap();
+    let moved = replace_whole(&file, 100, PATIENCE, |_| {
+        std::fs::rename(&other, &file).unwrap();
+        Some(b"again".to_vec())
+    });
+    assert_eq!(moved, Err(WholeError::Busy));
+    assert_eq!(std::fs::read(&file).unwrap(), b"a novel");
+    assert_eq!(names(dir.path()), ["file"]);
+    // Nothing was to be written into a file that was not there.
+    replace_whole(&other, 100, PATIENCE, |_| None).unwrap();
+    assert_eq!(names(dir.path()), ["file"]);
 }
