@@ -33,6 +33,8 @@ pub enum WholeError {
     TooLarge,
     /// Other processes have had it locked all the time.
     Busy,
+    /// It belongs to another user, to whom this process may not give the file that would replace it.
+    Owner,
     /// What a system call said.
     System(Errno),
 }
@@ -49,6 +51,7 @@ impl fmt::Display for WholeError {
             Self::NotRegular => f.write_str("it is no regular file"),
             Self::TooLarge => f.write_str("it is too large"),
             Self::Busy => f.write_str("other processes keep it locked"),
+            Self::Owner => f.write_str("it belongs to another user: name a file of your own"),
             Self::System(errno) => std::io::Error::from(*errno).fmt(f),
         }
     }
@@ -76,13 +79,14 @@ pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, WholeErro
 
 /// Replaces a file, or makes it, with the bytes that `change` makes of those that it has; none, if it is new.
 /// `None`: it stays as it is. `most` is the most bytes that it may have before: of a larger file `change`
-/// gets the error. Waits for other processes that do the same for `patience` at most. The new file can be
-/// read and written by its owner alone. Until it is complete, it is beside the old one, with
+/// gets the error. Waits for other processes that do the same for `patience` at most. A file that
+/// is made can be read and written by its owner alone; one that replaces another has its owner, group and
+/// permissions. Until it is complete, it is beside the old one, with
 /// `.elbowroom-new` and two numbers at the end of its name. It is not forced to the disk: after a power loss it
 /// may be cut.
 ///
 /// # Errors
-/// [`WholeError::NotRegular`]; [`WholeError::Busy`], also if another process has replaced it without the lock;
+/// [`WholeError::NotRegular`]; [`WholeError::Owner`]; [`WholeError::Busy`], also if another process has replaced it without the lock;
 /// or what the system says. The file is as before; if there was none, there is none.
 pub fn replace_whole(
     path: &Path,
@@ -104,7 +108,8 @@ pub fn replace_whole(
 /// Makes a new file with these bytes and renames it over the locked one.
 fn replace(real: &Path, locked: &Descriptor, bytes: &[u8]) -> Result<(), WholeError> {
     let (new, file) = create_beside(real)?;
-    let replaced = write_all(&file, bytes).map_err(WholeError::from).and_then(|()| {
+    let replaced = own_as(&file, locked).and_then(|()| {
+        write_all(&file, bytes)?;
         // Other programs may have moved another file to its place.
         if !is_at(locked, real)? {
             return Err(WholeError::Busy);
@@ -116,6 +121,23 @@ fn replace(real: &Path, locked: &Descriptor, bytes: &[u8]) -> Result<(), WholeEr
         let _ = fs::unlink(&new);
     }
     replaced
+}
+
+/// Gives a new file the owner, the group and the permissions of the old one, so that a run by root (sudo) does
+/// not take a user's file away. A group to which it cannot be given has no rights, and no other one has.
+fn own_as(new: &Descriptor, old: &Descriptor) -> Result<(), WholeError> {
+    let (is, was) = (fs::fstat(new)?, fs::fstat(old)?);
+    let mut mode = Mode::from_raw_mode(was.st_mode) & (Mode::RWXU | Mode::RWXG | Mode::RWXO);
+    if (is.st_uid, is.st_gid) != (was.st_uid, was.st_gid) {
+        let (owner, group) = (fs::Uid::from_raw(was.st_uid), fs::Gid::from_raw(was.st_gid));
+        if fs::fchown(new, Some(owner), Some(group)).is_err() {
+            if is.st_uid != was.st_uid {
+                return Err(WholeError::Owner);
+            }
+            mode -= Mode::RWXG;
+        }
+    }
+    Ok(fs::fchmod(new, mode)?)
 }
 
 /// A new file beside another one, under a name that no file has.

@@ -1,6 +1,7 @@
 //! Files that are read and replaced whole: by several threads at once, and where that cannot be done.
 
 use super::*;
+use rustix::thread::{self, CapabilitySet};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::Command;
 
@@ -145,4 +146,36 @@ fn a_file_that_others_have_put_in_its_place_stays() {
     // Nothing was to be written into a file that was not there.
     replace_whole(&other, 100, PATIENCE, |_| None).unwrap();
     assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[test]
+fn the_owner_the_group_and_the_permissions_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let about = || {
+        let meta = std::fs::metadata(&path).unwrap();
+        (meta.uid(), meta.gid(), meta.permissions().mode() & 0o7777)
+    };
+    replace(&path, b"one").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    let (uid, gid, _) = about();
+    replace(&path, b"two").unwrap();
+    assert_eq!(about(), (uid, gid, 0o664));
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&path, Some(uid + 1), Some(gid + 2)).is_err() {
+        return;
+    }
+    replace(&path, b"three").unwrap();
+    assert_eq!(about(), (uid + 1, gid + 2, 0o664));
+    // A thread that may write everywhere, but may not give files away.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sets = thread::capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::CHOWN;
+            thread::set_capabilities(None, sets).unwrap();
+            assert_eq!(replace(&path, b"four"), Err(WholeError::Owner));
+        });
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), b"three");
+    assert_eq!((about(), names(dir.path())), ((uid + 1, gid + 2, 0o664), vec!["file".to_owned()]));
 }
