@@ -20,8 +20,9 @@ use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, Weak};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// How long a process that ends waits for others that write the file.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a process that ends waits for others that write the file. A write takes milliseconds; to lose what
+/// a process has learned costs less than to have its user wait.
+const PATIENCE: Duration = Duration::from_millis(500);
 
 /// An entry that was written in one of the last so many turns is recent: it is not written again for its turn.
 const RECENT: u64 = 16;
