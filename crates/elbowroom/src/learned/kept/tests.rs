@@ -367,6 +367,38 @@ fn what_was_used_last_is_first_to_have_room() {
 }
 
 #[test]
+fn what_is_in_use_makes_no_room_for_what_is_loaded() {
+    let place = Place::new();
+    place.learn([1]);
+    let process = place.process();
+    let count = |of: u64| {
+        let table = process.learned.0.lock();
+        table.sets.iter().flatten().filter(|leaf| leaf.object == of).count()
+    };
+    // Another file, of which more is known than has room.
+    let in_use = 1 << 40;
+    (0..10_000).for_each(|number| _ = process.learned.0.lock().leaf_mut(in_use, number));
+    let before = count(in_use);
+    let object = process.open(&place.path("data"));
+    assert_eq!((count(in_use), count(object.serial)), (before, 0));
+    // All of it gets another number, in as many parts as that takes, and no file is noted that is not known.
+    for leaves in [10_000, u64::MAX] {
+        let (old, new) = if leaves == 10_000 { (in_use, in_use + 1) } else { (in_use + 1, in_use + 2) };
+        process.learned.rename(old, new, leaves);
+        assert_eq!((count(old), count(new) > before / 2), (0, true), "{leaves}");
+        assert!(process.learned.0.lock().use_of(old).is_none());
+    }
+    // Few leaves are looked for by their numbers.
+    (0..8).for_each(|number| _ = process.learned.0.lock().leaf_mut(7, number));
+    process.learned.rename(7, 8, 4);
+    assert_eq!((count(7), count(8)), (4, 4));
+    // What was not loaded is not lost.
+    process.read(&object, 3);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("data", 1) && place.knows("data", 3));
+}
+
+#[test]
 fn files_beyond_the_bound_are_forgotten_first_of_all() {
     let place = Place::new();
     let process = place.process();
