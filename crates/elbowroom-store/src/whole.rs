@@ -82,12 +82,13 @@ pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, WholeErro
 /// gets the error. Waits for other processes that do the same for `patience` at most. A file that
 /// is made can be read and written by its owner alone; one that replaces another has its owner, group and
 /// permissions. Until it is complete, it is beside the old one, with
-/// `.elbowroom-new` and two numbers at the end of its name. It is not forced to the disk: after a power loss it
-/// may be cut.
+/// `.elbowroom-new` and two numbers at the end of its name. It is not forced to the disk: after a power
+/// loss it may be cut.
 ///
 /// # Errors
-/// [`WholeError::NotRegular`]; [`WholeError::Owner`]; [`WholeError::Busy`], also if another process has replaced it without the lock;
-/// or what the system says. The file is as before; if there was none, there is none.
+/// [`WholeError::NotRegular`]; [`WholeError::Owner`]; [`WholeError::Busy`], also if another process has
+/// replaced it without the lock; or what the system says. The file is as before; if there was none, there
+/// is none.
 pub fn replace_whole(
     path: &Path,
     most: usize,
@@ -123,8 +124,8 @@ fn replace(real: &Path, locked: &Descriptor, bytes: &[u8]) -> Result<(), WholeEr
     replaced
 }
 
-/// Gives a new file the owner, the group and the permissions of the old one, so that a run by root (sudo) does
-/// not take a user's file away. A group to which it cannot be given has no rights, and no other one has.
+/// Gives a new file the owner, the group and the permissions of the old one, so that a run by root (sudo)
+/// does not take a user's file away. If it cannot be given to that group, no group has rights.
 fn own_as(new: &Descriptor, old: &Descriptor) -> Result<(), WholeError> {
     let (is, was) = (fs::fstat(new)?, fs::fstat(old)?);
     let mut mode = Mode::from_raw_mode(was.st_mode) & (Mode::RWXU | Mode::RWXG | Mode::RWXO);

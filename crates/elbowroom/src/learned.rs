@@ -110,8 +110,8 @@ struct Granule {
     reach: u8,
 }
 
-/// When a leaf was used last, in uses of the table; and, in the lowest bit, whether all is in it that an earlier
-/// run has kept of its granules. One word, since a table has as many leaves as have room.
+/// When a leaf was used last, in uses of the table; and, in the lowest bit, whether all is in it that an
+/// earlier run has kept of its granules. One word, since a table has as many leaves as have room.
 #[derive(Clone, Copy, Default)]
 struct LastUse(u64);
 

@@ -20,11 +20,12 @@ use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, Weak};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// How long a process that ends waits for others that write the file. A write takes milliseconds; to lose what
-/// a process has learned costs less than to have its user wait.
+/// How long a process that ends waits for others that write the file. A write takes milliseconds; to lose
+/// what a process has learned costs less than to have its user wait.
 const PATIENCE: Duration = Duration::from_millis(500);
 
-/// An entry that was written in one of the last so many turns is recent: it is not written again for its turn.
+/// An entry that was written in one of the last so many turns is recent: it is not written again for its
+/// turn.
 const RECENT: u64 = 16;
 
 /// What keeps what is known of chunks in a file.
@@ -191,8 +192,8 @@ impl Kept {
             let open = object.filter(|object| !object.is_closed()).and_then(|object| object.file());
             let last = open.and_then(|file| file.stat().ok()).map_or(last, Stamp::from);
             let packed = packed.remove(&serial).unwrap_or_default();
-            // Of a file of which some pages were touched nothing is known that helps another run. But what was
-            // unlearned is to be unlearned in the file, too.
+            // Of a file of which some pages were touched nothing is known that helps another run. But what
+            // was unlearned is to be unlearned in the file, too.
             if packed.leaves.values().any(|leaf| leaf.is_useful() || leaf.is_loaded) {
                 known.push(Known { id, first, last, turn, packed });
             }
@@ -271,7 +272,8 @@ fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
         let Packed { mut length, mut agreed, leaves: mut ours } = packed;
         let mut leaves: Vec<PackedLeaf> = Vec::new();
         if let Some(before) = before {
-            // If no other process has written it since, it knows nothing that is not in a leaf that was loaded.
+            // If no other process has written it since, it knows nothing that is not in a leaf that was
+            // loaded.
             let is_same = before.turn <= loaded;
             if length == 0 || agreed == 0 && !is_same {
                 (length, agreed) = (before.length, before.agreed);
