@@ -7,6 +7,7 @@
 use crate::calls::{Descriptor, retry};
 use crate::limits;
 use elbowroom_machine::Errno;
+use elbowroom_sync::atomic::{AtomicU32, Ordering};
 use elbowroom_sync::may_block;
 use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, Instant};
@@ -20,6 +21,9 @@ use std::path::{Path, PathBuf};
 /// How long a thread sleeps before it tries again to lock the file.
 const LOCK_POLL: Duration = Duration::from_millis(5);
 
+/// So many names are tried for a new file.
+const NAME_TRIES: u32 = 100;
+
 /// Why a file cannot be read or replaced.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum WholeError {
@@ -29,6 +33,8 @@ pub enum WholeError {
     TooLarge,
     /// Other processes have had it locked all the time.
     Busy,
+    /// It belongs to another user, to whom this process may not give the file that would replace it.
+    Owner,
     /// What a system call said.
     System(Errno),
 }
@@ -45,6 +51,7 @@ impl fmt::Display for WholeError {
             Self::NotRegular => f.write_str("it is no regular file"),
             Self::TooLarge => f.write_str("it is too large"),
             Self::Busy => f.write_str("other processes keep it locked"),
+            Self::Owner => f.write_str("it belongs to another user: name a file of your own"),
             Self::System(errno) => std::io::Error::from(*errno).fmt(f),
         }
     }
@@ -72,48 +79,104 @@ pub fn read_whole(path: &Path, most: usize) -> Result<Option<Vec<u8>>, WholeErro
 
 /// Replaces a file, or makes it, with the bytes that `change` makes of those that it has; none, if it is new.
 /// `None`: it stays as it is. `most` is the most bytes that it may have before: of a larger file `change`
-/// gets the error. Waits for other processes that do the same for `patience` at most. The new file can be
-/// read and written by its owner alone. Until it is complete, it is beside the old one, with
-/// `.elbowroom-new` at the end of its name. It is not forced to the disk: after a power loss it may be cut.
+/// gets the error. Waits for other processes that do the same for `patience` at most. A file that
+/// is made can be read and written by its owner alone; one that replaces another has its owner, group and
+/// permissions. Until it is complete, it is beside the old one, with
+/// `.elbowroom-new` and two numbers at the end of its name. It is not forced to the disk: after a power
+/// loss it may be cut.
 ///
 /// # Errors
-/// [`WholeError::NotRegular`], [`WholeError::Busy`], or what the system says; the file is as before.
+/// [`WholeError::NotRegular`]; [`WholeError::Owner`]; [`WholeError::Busy`], also if another process has
+/// replaced it without the lock; or what the system says. The file is as before; if there was none, there
+/// is none.
 pub fn replace_whole(
     path: &Path,
     most: usize,
     patience: Duration,
     change: impl FnOnce(Result<Vec<u8>, WholeError>) -> Option<Vec<u8>>,
 ) -> Result<(), WholeError> {
-    let (real, locked) = lock(path, patience)?;
-    let before = read(&locked, most.saturating_add(1))
+    let Locked { real, file, is_new } = lock(path, patience)?;
+    let before = read(&file, most.saturating_add(1))
         .and_then(|bytes| if bytes.len() > most { Err(WholeError::TooLarge) } else { Ok(bytes) });
-    let Some(bytes) = change(before) else { return Ok(()) };
-    let mut name = OsString::from(&real);
-    name.push(".elbowroom-new");
-    let new = PathBuf::from(name);
-    // Only the process with the lock makes this file: it is what a process that was killed has left.
-    match fs::unlink(&new) {
-        Ok(()) | Err(Errno::NOENT) => {}
-        Err(error) => return Err(error.into()),
+    let replaced = change(before).map(|bytes| replace(&real, &file, &bytes));
+    // The file that was made to be locked is empty. Others that wait for its lock see that it is gone.
+    if is_new && !matches!(replaced, Some(Ok(()))) && is_at(&file, &real).unwrap_or(false) {
+        let _ = fs::unlink(&real);
     }
-    let made = write_new(&new, &bytes).and_then(|()| fs::rename(&new, &real));
-    if made.is_err() {
+    replaced.unwrap_or(Ok(()))
+}
+
+/// Makes a new file with these bytes and renames it over the locked one.
+fn replace(real: &Path, locked: &Descriptor, bytes: &[u8]) -> Result<(), WholeError> {
+    let (new, file) = create_beside(real)?;
+    let replaced = own_as(&file, locked).and_then(|()| {
+        write_all(&file, bytes)?;
+        // Other programs may have moved another file to its place.
+        if !is_at(locked, real)? {
+            return Err(WholeError::Busy);
+        }
+        Ok(fs::rename(&new, real)?)
+    });
+    if replaced.is_err() {
         // The error that counts is that of the write.
         let _ = fs::unlink(&new);
     }
-    Ok(made?)
+    replaced
 }
 
-/// The file, locked, with its path without symbolic links; it is made if there is none.
-fn lock(path: &Path, patience: Duration) -> Result<(PathBuf, Descriptor), WholeError> {
+/// Gives a new file the owner, the group and the permissions of the old one, so that a run by root (sudo)
+/// does not take a user's file away. If it cannot be given to that group, no group has rights.
+fn own_as(new: &Descriptor, old: &Descriptor) -> Result<(), WholeError> {
+    let (is, was) = (fs::fstat(new)?, fs::fstat(old)?);
+    let mut mode = Mode::from_raw_mode(was.st_mode) & (Mode::RWXU | Mode::RWXG | Mode::RWXO);
+    if (is.st_uid, is.st_gid) != (was.st_uid, was.st_gid) {
+        let (owner, group) = (fs::Uid::from_raw(was.st_uid), fs::Gid::from_raw(was.st_gid));
+        if fs::fchown(new, Some(owner), Some(group)).is_err() {
+            if is.st_uid != was.st_uid {
+                return Err(WholeError::Owner);
+            }
+            mode -= Mode::RWXG;
+        }
+    }
+    Ok(fs::fchmod(new, mode)?)
+}
+
+/// A new file beside another one, under a name that no file has.
+fn create_beside(real: &Path) -> Result<(PathBuf, Descriptor), Errno> {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let mut tries = 0;
+    loop {
+        let mut name = OsString::from(real);
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        name.push(format!(".elbowroom-new.{}.{count}", std::process::id()));
+        let new = PathBuf::from(name);
+        match create(&new) {
+            // A process with the same number that was killed, or one in another container, has made it.
+            Err(Errno::EXIST) if tries < NAME_TRIES => tries += 1,
+            made => return Ok((new, made?)),
+        }
+    }
+}
+
+/// A file that this process has locked.
+struct Locked {
+    /// Its path without symbolic links.
+    real: PathBuf,
+    file: Descriptor,
+    /// It was made to be locked.
+    is_new: bool,
+}
+
+/// Locks the file, which is made if there is none.
+fn lock(path: &Path, patience: Duration) -> Result<Locked, WholeError> {
     let deadline = Instant::now() + patience;
     loop {
-        if let Some(file) = open_to_lock(path)? {
+        if let Some((file, is_new)) = open_to_lock(path)? {
             match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {
                     let real = std::fs::canonicalize(path).map_err(errno_of)?;
                     if is_at(&file, &real)? {
-                        return Ok((real, file));
+                        return Ok(Locked { real, file, is_new });
                     }
                     // Another process has replaced it since it was opened.
                 }
@@ -129,8 +192,9 @@ fn lock(path: &Path, patience: Duration) -> Result<(PathBuf, Descriptor), WholeE
     }
 }
 
-/// Opens the file to lock it, or makes it; `None`: it was made or removed just now.
-fn open_to_lock(path: &Path) -> Result<Option<Descriptor>, WholeError> {
+/// Opens the file to lock it, or makes it, and tells whether it is new; `None`: another process has made or
+/// removed it just now.
+fn open_to_lock(path: &Path) -> Result<Option<(Descriptor, bool)>, WholeError> {
     // To lock a file on a network file system takes the right to write.
     let opened = match open_regular(path, OFlags::RDWR) {
         Err(WholeError::System(Errno::ACCESS | Errno::ROFS | Errno::PERM)) => {
@@ -138,11 +202,11 @@ fn open_to_lock(path: &Path) -> Result<Option<Descriptor>, WholeError> {
         }
         opened => opened?,
     };
-    if opened.is_some() {
-        return Ok(opened);
+    if let Some(file) = opened {
+        return Ok(Some((file, false)));
     }
     match create(path) {
-        Ok(file) => Ok(Some(file)),
+        Ok(file) => Ok(Some((file, true))),
         Err(Errno::EXIST) if fs::lstat(path).is_ok_and(|stat| is_link(stat.st_mode)) => {
             // A symbolic link to nothing.
             Err(WholeError::System(Errno::NOENT))
@@ -192,8 +256,7 @@ fn read(file: &Descriptor, most: usize) -> Result<Vec<u8>, WholeError> {
     Ok(bytes)
 }
 
-fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
-    let file = create(path)?;
+fn write_all(file: &Descriptor, bytes: &[u8]) -> Result<(), Errno> {
     // The limit on file sizes that the program may have set is for its own files.
     limits::with_highest_file_limit(|limit| {
         if bytes.len() as u64 > limit {
@@ -201,7 +264,7 @@ fn write_new(path: &Path, bytes: &[u8]) -> Result<(), Errno> {
         }
         let mut rest = bytes;
         while !rest.is_empty() {
-            match retry(|| io::write(&file, rest))? {
+            match retry(|| io::write(file, rest))? {
                 0 => return Err(Errno::NOSPC),
                 n => rest = &rest[n..],
             }

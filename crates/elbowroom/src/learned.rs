@@ -110,11 +110,16 @@ struct Granule {
     reach: u8,
 }
 
+/// When a leaf was used last, in uses of the table; and, in the lowest bit, whether all is in it that an
+/// earlier run has kept of its granules. One word, since a table has as many leaves as have room.
+#[derive(Clone, Copy, Default)]
+struct LastUse(u64);
+
 /// What is known of neighbouring granules.
 struct Leaf {
     object: u64,
     number: u64,
-    used: u64,
+    used: LastUse,
     granules: [Granule; 1 << LEAF_ORDER],
 }
 
@@ -142,6 +147,8 @@ struct Touch {
     entered: bool,
     /// The granule with the mark at which accesses began that have come here; `None`: it is not known.
     origin: Option<u64>,
+    /// That mark was there before they did.
+    was_mark: bool,
     /// When it was, in touches of the file.
     at: u64,
 }
@@ -227,7 +234,7 @@ impl Learned {
     pub(crate) fn end(&self, object: u64, index: u64, most: u64) -> Option<u64> {
         let table = self.0.lock();
         let granule = index.checked_sub(1)? >> GRANULE_ORDER;
-        let usual = table.usual_end(object, index);
+        let usual = table.usual_end(object, index).map(|end| end.min(index + most));
         let linked = || table.end(object, index - 1, most + 1).0.max(index);
         if table.is_linked(object, granule) { Some(linked().min(usual.unwrap_or(u64::MAX))) } else { usual }
     }
@@ -503,7 +510,7 @@ impl Table {
         let (now, granule) = (file.touches, access.index >> GRANULE_ORDER);
         let lately = |table: &Self, granule| table.touch(object, granule, now);
         let own = lately(self, granule);
-        let (mut entered, mut origin) = (false, None);
+        let (mut entered, mut origin, mut was_mark) = (false, None, false);
         if own.is_none_or(|own| own.thread != access.thread) {
             let before = granule.checked_sub(1).and_then(|before| lately(self, before));
             let before = before.filter(|before| before.end.abs_diff(access.index) <= NEAR);
@@ -515,6 +522,7 @@ impl Table {
             let is_next = after.is_some_and(|after| before.is_none() || after.thread != access.thread);
             entered = before.or(beside).is_some();
             origin = before.or(beside).and_then(|before| before.origin);
+            was_mark = before.or(beside).is_some_and(|before| before.was_mark);
             if let Some(before) = passes {
                 self.pass(object, before, granule);
             }
@@ -522,6 +530,7 @@ impl Table {
                 self.change(object, granule + 1, |known| raise(&mut known.link));
             }
             if !entered && !is_next && own.is_none() {
+                was_mark = self.is_mark(object, access.index);
                 origin = self.begins(object, access, mapped).then_some(granule);
                 self.join(object, access, (granule, now), origin);
             }
@@ -531,7 +540,8 @@ impl Table {
         }
         // A touch of a granule that was touched lately continues that touch.
         let (thread, end, pages) = (access.thread, access.folio.end, access.folio.end - access.folio.start);
-        let new = Touch { object, granule, from: granule, end, pages, thread, entered, origin, at: now };
+        let new =
+            Touch { object, granule, from: granule, end, pages, thread, entered, origin, was_mark, at: now };
         let touch = own.map_or(new, |own| Touch { end, pages, thread, at: now, ..own });
         let last = access.folio.end.saturating_sub(1) >> GRANULE_ORDER;
         if access.is_first && !access.of_chunk {
@@ -554,6 +564,10 @@ impl Table {
                 && now.saturating_sub(before.at) <= JUST_NOW
         };
         before.filter(is_next).or_else(|| {
+            if self.is_mark(object, access.index) {
+                // The thread reads a chunk of its own.
+                return None;
+            }
             let near = (granule.saturating_sub(APART)..granule).rev();
             let touches = near.filter_map(|granule| self.touch(object, granule, now));
             let is_other =
@@ -562,16 +576,28 @@ impl Table {
         })
     }
 
+    /// Whether accesses have begun at that page before.
+    fn is_mark(&self, object: u64, index: u64) -> bool {
+        let known = self.known(object, index >> GRANULE_ORDER);
+        known.begins > 0 && u64::from(known.first) == index % GRANULE
+    }
+
     /// Accesses have begun at a granule. Where another thread has begun just behind it, that thread has taken
-    /// a later block of the same chunk and was faster: no chunk begins there.
+    /// a later block of the same chunk and was faster: no chunk begins there. Unless one began there before:
+    /// then it is less certain, and accesses that go on from there say more.
     fn join(&mut self, object: u64, access: &Reached, (granule, now): (u64, u64), origin: Option<u64>) {
         let behind = granule + 1..granule + 1 + APART;
         let touches = behind.clone().filter_map(|granule| self.touch(object, granule, now));
         let has_begun = |touch: &Touch| {
             let is_other = touch.thread != access.thread && now.saturating_sub(touch.at) <= TOGETHER;
-            touch.origin.filter(|begun| is_other && behind.contains(begun))
+            let begun = touch.origin.filter(|begun| is_other && behind.contains(begun));
+            begun.map(|begun| (begun, touch.was_mark))
         };
-        let Some(begun) = touches.into_iter().find_map(|touch| has_begun(&touch)) else { return };
+        let Some((begun, was_mark)) = touches.into_iter().find_map(|touch| has_begun(&touch)) else { return };
+        if was_mark {
+            self.change(object, begun, |known| known.begins = (known.begins - 1).max(0));
+            return;
+        }
         self.change(object, begun, |known| {
             raise(&mut known.link);
             known.begins = 0;
@@ -651,9 +677,27 @@ impl Table {
     }
 }
 
+impl LastUse {
+    fn at(self) -> u64 {
+        self.0 >> 1
+    }
+
+    fn is_loaded(self) -> bool {
+        self.0 & 1 == 1
+    }
+
+    fn set_at(&mut self, at: u64) {
+        self.0 = at << 1 | self.0 & 1;
+    }
+
+    fn set_loaded(&mut self, is_loaded: bool) {
+        self.0 = self.0 & !1 | u64::from(is_loaded);
+    }
+}
+
 impl Leaf {
     fn new(object: u64, number: u64) -> Self {
-        Self { object, number, used: 0, granules: [Granule::default(); 1 << LEAF_ORDER] }
+        Self { object, number, used: LastUse::default(), granules: [Granule::default(); 1 << LEAF_ORDER] }
     }
 
     fn is(&self, object: u64, number: u64) -> bool {

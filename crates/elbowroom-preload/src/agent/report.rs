@@ -49,7 +49,8 @@ pub fn collect(process: &Process, manager: &Manager) -> String {
     let path = options.and_then(|options| options.report.trace.as_deref());
     write(path, "trace", &|path| write_trace(path, manager, &report));
     for line in keep_learned(manager) {
-        if !quiet {
+        // One line for a run: its other processes have the same to say of the same file.
+        if is_main && !quiet {
             let _ = writeln!(text, "elbowroom: {line}");
         }
     }

@@ -1,6 +1,7 @@
 //! Files that are read and replaced whole: by several threads at once, and where that cannot be done.
 
 use super::*;
+use rustix::thread::{self, CapabilitySet};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::process::Command;
 
@@ -32,8 +33,6 @@ fn a_file_is_made_and_replaced_whole() {
     assert_eq!(read_begin(&path, 2), Ok(Some(b"on".to_vec())));
     let old = std::fs::metadata(&path).unwrap();
     assert_eq!(old.permissions().mode() & 0o777, 0o600);
-    // A process that was killed has left a part of a new file.
-    std::fs::write(dir.path().join("file.elbowroom-new"), "rest of another").unwrap();
     replace_whole(&path, 100, PATIENCE, |before| Some([before.unwrap(), b"two".to_vec()].concat())).unwrap();
     assert_eq!(read_whole(&path, 100), Ok(Some(b"onetwo".to_vec())));
     assert_ne!(std::fs::metadata(&path).unwrap().ino(), old.ino());
@@ -120,10 +119,63 @@ fn a_link_in_the_place_of_the_new_file_is_not_followed() {
     let dir = tempfile::tempdir().unwrap();
     let (file, other) = (dir.path().join("file"), dir.path().join("other"));
     std::fs::write(&other, "not ours").unwrap();
-    symlink(&other, dir.path().join("file.elbowroom-new")).unwrap();
+    // Others have taken all of the names that come next.
+    let taken = |count: u32| dir.path().join(format!("file.elbowroom-new.{}.{count}", std::process::id()));
+    (0..1000).for_each(|count| symlink(&other, taken(count)).unwrap());
+    assert_eq!(replace(&file, b"ours"), Err(WholeError::System(Errno::EXIST)));
+    assert!(!file.exists(), "it was made to be locked");
+    (0..1000).for_each(|count| std::fs::remove_file(taken(count)).unwrap());
     replace(&file, b"ours").unwrap();
     assert_eq!(std::fs::read(&other).unwrap(), b"not ours");
-    std::fs::create_dir(dir.path().join("file.elbowroom-new")).unwrap();
-    assert_eq!(replace(&file, b"again"), Err(WholeError::System(Errno::ISDIR)));
-    assert_eq!(std::fs::read(&file).unwrap(), b"ours");
+    assert_eq!(names(dir.path()), ["file", "other"]);
+}
+
+#[test]
+fn a_file_that_others_have_put_in_its_place_stays() {
+    let dir = tempfile::tempdir().unwrap();
+    let (file, other) = (dir.path().join("file"), dir.path().join("other"));
+    replace(&file, b"ours").unwrap();
+    std::fs::write(&other, "a novel").unwrap();
+    let moved = replace_whole(&file, 100, PATIENCE, |_| {
+        std::fs::rename(&other, &file).unwrap();
+        Some(b"again".to_vec())
+    });
+    assert_eq!(moved, Err(WholeError::Busy));
+    assert_eq!(std::fs::read(&file).unwrap(), b"a novel");
+    assert_eq!(names(dir.path()), ["file"]);
+    // Nothing was to be written into a file that was not there.
+    replace_whole(&other, 100, PATIENCE, |_| None).unwrap();
+    assert_eq!(names(dir.path()), ["file"]);
+}
+
+#[test]
+fn the_owner_the_group_and_the_permissions_stay() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("file");
+    let about = || {
+        let meta = std::fs::metadata(&path).unwrap();
+        (meta.uid(), meta.gid(), meta.permissions().mode() & 0o7777)
+    };
+    replace(&path, b"one").unwrap();
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o664)).unwrap();
+    let (uid, gid, _) = about();
+    replace(&path, b"two").unwrap();
+    assert_eq!(about(), (uid, gid, 0o664));
+    // Only root can give a file away.
+    if std::os::unix::fs::chown(&path, Some(uid + 1), Some(gid + 2)).is_err() {
+        return;
+    }
+    replace(&path, b"three").unwrap();
+    assert_eq!(about(), (uid + 1, gid + 2, 0o664));
+    // A thread that may write everywhere, but may not give files away.
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut sets = thread::capabilities(None).unwrap();
+            sets.effective -= CapabilitySet::CHOWN;
+            thread::set_capabilities(None, sets).unwrap();
+            assert_eq!(replace(&path, b"four"), Err(WholeError::Owner));
+        });
+    });
+    assert_eq!(std::fs::read(&path).unwrap(), b"three");
+    assert_eq!((about(), names(dir.path())), ((uid + 1, gid + 2, 0o664), vec!["file".to_owned()]));
 }

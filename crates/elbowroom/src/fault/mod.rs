@@ -47,7 +47,7 @@ use crate::config::{DELAY, HAND_OVER_FAULTS, MOST_REPEATS, PINNED_BOUND};
 use crate::core::{Inbox, Job};
 use crate::group::{GroupId, OverLimit};
 use crate::object::FileObject;
-use crate::page::{Delayed, Parked, Ready};
+use crate::page::{Delayed, Parked, Ready, Woken};
 use crate::pause::{Bell, Cause, pause};
 use crate::platform::Platform;
 use crate::quiet::Rester;
@@ -364,13 +364,15 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// finished reads.
     fn take_jobs(&mut self) {
         let jobs = std::mem::take(&mut *self.inbox().jobs.lock());
+        let mut retried = Vec::new();
         for job in jobs {
             match job {
-                Job::Retry(faults) => self.ready.extend(faults),
+                Job::Retry(faults) => retried.extend(faults),
                 Job::Prefetch(object, pages) => self.io.ahead.advised(object, pages),
                 Job::Arrived(arrived) => arrived.into_iter().for_each(|one| self.pass().swapped_in(one)),
             }
         }
+        self.ready.wake(retried);
     }
 
     /// Completes the finished reads that any handler was given by another. Also those in other handlers'

@@ -18,6 +18,7 @@
 use super::{AGREED, GRANULE_ORDER, Granule, LEAF_ORDER, MOST_BALANCE};
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_store::{FileId, FileStat};
+use std::collections::HashSet;
 use std::fmt;
 use twox_hash::XxHash3_64;
 
@@ -32,6 +33,9 @@ pub(super) const MOST_BYTES: usize = 4 << 20;
 
 /// The most files that are known at a time.
 pub(super) const MOST_FILES: usize = 1024;
+
+/// The last turn: far more than there can be.
+const LAST_TURN: u64 = 1 << 48;
 
 const HEAD: usize = 32;
 const CHECKED_FROM: usize = 24;
@@ -63,6 +67,8 @@ pub(super) struct PackedLeaf {
     pub(super) number: u64,
     /// When it was used last, in a clock of the process; 0: not by this process.
     pub(super) used: u64,
+    /// All is in it that an earlier run has kept of these granules.
+    pub(super) is_loaded: bool,
     /// The bits, and the granules that they tell of.
     changes: u64,
     granules: Vec<u8>,
@@ -110,8 +116,7 @@ impl fmt::Display for Refused {
 }
 
 impl PackedLeaf {
-    /// `None`: nothing is known of any of the granules.
-    pub(super) fn pack(number: u64, used: u64, granules: &Granules) -> Option<Self> {
+    pub(super) fn pack(number: u64, used: u64, granules: &Granules) -> Self {
         let (mut changes, mut packed, mut before) = (0, Vec::new(), [0; 4]);
         for (nth, granule) in granules.iter().enumerate() {
             let Granule { link, begins, first, reach } = *granule;
@@ -127,7 +132,17 @@ impl PackedLeaf {
                 before = bytes;
             }
         }
-        (changes != 0).then_some(Self { number, used, changes, granules: packed })
+        Self { number, used, is_loaded: false, changes, granules: packed }
+    }
+
+    /// Whether some granule has a link or a mark that counts. A leaf without any says no more than no leaf.
+    pub(super) fn is_useful(&self) -> bool {
+        self.granules.chunks_exact(4).any(|granule| granule[0].cast_signed() > 0 || granule[1] > 0)
+    }
+
+    /// Whether both leaves say the same of the same granules.
+    fn says_as(&self, other: &Self) -> bool {
+        (self.number, self.changes, &self.granules) == (other.number, other.changes, &other.granules)
     }
 
     pub(super) fn unpack(&self) -> Granules {
@@ -152,9 +167,7 @@ impl PackedLeaf {
                 *ours = theirs;
             }
         }
-        if let Some(both) = Self::pack(self.number, self.used, &granules) {
-            *self = both;
-        }
+        *self = Self::pack(self.number, self.used, &granules);
     }
 
     fn bytes(&self) -> usize {
@@ -180,18 +193,26 @@ impl Contents {
             return Err(damaged);
         }
         let mut contents = Self { turn: rest.u64().ok_or(damaged)?, entries: Vec::new() };
+        // No program has run so often, and turns could not go on.
+        if contents.turn > LAST_TURN {
+            return Err(damaged);
+        }
+        let mut ids = HashSet::new();
         while !rest.0.is_empty() {
-            if contents.entries.len() >= MOST_FILES {
+            let entry = rest.entry().ok_or(damaged)?;
+            // An entry of a turn to come would be taken for the most recent one of all for ever.
+            if contents.entries.len() >= MOST_FILES || entry.turn > contents.turn || !ids.insert(entry.id) {
                 return Err(damaged);
             }
-            contents.entries.push(rest.entry().ok_or(damaged)?);
+            contents.entries.push(entry);
         }
         Ok(contents)
     }
 
     /// The bytes of a file with these entries, at most [`MOST_BYTES`] of them and [`MOST_FILES`] entries.
-    /// What has no room is missing: of entries those that were written longest ago, of an entry the leaves
-    /// that were used longest ago.
+    /// What has no room is missing: of entries those that were written longest ago, or that are behind others
+    /// of the same turn; of an entry the leaves that were used longest ago. An entry has at most half of the
+    /// room that those before it have left, or what is its part.
     pub(super) fn pack(mut self) -> Vec<u8> {
         self.entries.sort_by_key(|entry| std::cmp::Reverse(entry.turn));
         self.entries.truncate(MOST_FILES);
@@ -200,10 +221,16 @@ impl Contents {
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend([0; 4 + 8]);
         bytes.extend(self.turn.to_le_bytes());
-        for mut entry in self.entries {
-            let Some(room) = (MOST_BYTES - bytes.len()).checked_sub(ENTRY_HEAD) else { break };
+        let count = self.entries.len();
+        for (nth, mut entry) in self.entries.into_iter().enumerate() {
+            let room = MOST_BYTES - bytes.len();
+            // One entry of a large file leaves room for the others.
+            let room = (room / 2).max(room / (count - nth));
+            let Some(room) = room.checked_sub(ENTRY_HEAD) else { break };
             entry.fit(room);
-            entry.pack(&mut bytes);
+            if !entry.leaves.is_empty() {
+                entry.pack(&mut bytes);
+            }
         }
         let sum = checksum(&bytes);
         bytes[CHECKED_FROM - 8..CHECKED_FROM].copy_from_slice(&sum.to_le_bytes());
@@ -221,6 +248,13 @@ pub(super) fn check_magic(bytes: &[u8]) -> Result<(), Refused> {
 }
 
 impl Entry {
+    /// Whether both entries say the same of the same file, whenever they were written.
+    pub(super) fn says_as(&self, other: &Self) -> bool {
+        let head = |entry: &Self| (entry.id, entry.stamp, entry.length, entry.agreed, entry.leaves.len());
+        let mut leaves = self.leaves.iter().zip(&other.leaves);
+        head(self) == head(other) && leaves.all(|(one, other)| one.says_as(other))
+    }
+
     /// Leaves out what does not fit into so many bytes.
     fn fit(&mut self, room: usize) {
         if self.leaves.iter().map(PackedLeaf::bytes).sum::<usize>() <= room {
@@ -289,7 +323,7 @@ impl<'b> Bytes<'b> {
         let (turn, length, agreed, count) = (self.u64()?, self.u64()?, self.u32()?, self.u32()?);
         let agreed = i8::try_from(agreed).ok().filter(|agreed| *agreed <= 2 * AGREED)?;
         let pages = stamp.size.div_ceil(PAGE_SIZE as u64);
-        if length > pages {
+        if length > pages || length == 0 && agreed > 0 {
             return None;
         }
         let mut leaves = Vec::new();
@@ -315,7 +349,13 @@ impl<'b> Bytes<'b> {
             balance.contains(&link) && (0..=MOST_BALANCE).contains(&begins) && first >> GRANULE_ORDER == 0
         };
         let is_whole = changes != 0 && granules.chunks_exact(4).all(is_right);
-        is_whole.then(|| PackedLeaf { number, used: 0, changes, granules: granules.to_vec() })
+        is_whole.then(|| PackedLeaf {
+            number,
+            used: 0,
+            is_loaded: false,
+            changes,
+            granules: granules.to_vec(),
+        })
     }
 }
 

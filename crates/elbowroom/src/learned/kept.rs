@@ -11,7 +11,7 @@
 
 use super::format::{Contents, Entry, MOST_BYTES, MOST_FILES, PackedLeaf, Refused, Stamp, check_magic};
 use super::packed::Packed;
-use super::{GRANULE_ORDER, LEAF_ORDER, Learned};
+use super::{AGREED, GRANULE_ORDER, LEAF_ORDER, Learned};
 use crate::object::{FileObject, last_seen};
 use elbowroom_machine::PAGE_SIZE;
 use elbowroom_store::{FileId, WholeError, read_begin, read_whole, replace_whole};
@@ -20,8 +20,13 @@ use elbowroom_sync::{Arc, LockClass, LockStats, Mutex, Weak};
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 
-/// How long a process that ends waits for others that write the file.
-const PATIENCE: Duration = Duration::from_secs(3);
+/// How long a process that ends waits for others that write the file. A write takes milliseconds; to lose
+/// what a process has learned costs less than to have its user wait.
+const PATIENCE: Duration = Duration::from_millis(500);
+
+/// An entry that was written in one of the last so many turns is recent: it is not written again for its
+/// turn.
+const RECENT: u64 = 16;
 
 /// What keeps what is known of chunks in a file.
 pub(crate) struct Kept {
@@ -45,6 +50,8 @@ struct State {
 struct Opened {
     serial: u64,
     object: Weak<FileObject>,
+    /// The turn of the entry that was loaded; 0: none was.
+    turn: u64,
     /// What it looked like when it was opened, and when it was seen last.
     first: Stamp,
     last: Stamp,
@@ -57,6 +64,8 @@ struct Known {
     id: FileId,
     first: Stamp,
     last: Stamp,
+    /// The turn of the entry that was loaded; 0: none was.
+    turn: u64,
     packed: Packed,
 }
 
@@ -94,8 +103,18 @@ impl Kept {
                 let is_it = |entry: &&Entry| is_same((object.id(), stamp), (entry.id, entry.stamp));
                 if let Some(entry) = contents.entries.iter().find(is_it) {
                     learned.load(object.serial, entry);
+                    self.loaded(object, entry.turn);
                 }
             }
+        }
+    }
+
+    /// Notes of which turn the entry was that is in the table now.
+    fn loaded(&self, object: &FileObject, turn: u64) {
+        if let Some(opened) = self.state.lock().files.get_mut(&object.id())
+            && opened.serial == object.serial
+        {
+            opened.turn = turn;
         }
     }
 
@@ -119,8 +138,8 @@ impl Kept {
         Contents::unpack(&bytes.unwrap_or_default()).map_err(|why| why.to_string())
     }
 
-    /// Writes what this process knows into the file, beside what other processes have written there. Gives
-    /// lines about what went wrong.
+    /// Writes what this process knows into the file, beside what other processes have written there, if the
+    /// file does not say it already. Gives lines about what went wrong.
     pub(crate) fn save(&self, learned: &Learned) -> Vec<String> {
         let (known, refused) = self.known(learned);
         let path = self.path.display();
@@ -142,7 +161,7 @@ impl Kept {
                     return None;
                 }
             };
-            Some(merged(contents, known).pack())
+            merged(contents, known).map(Contents::pack)
         });
         let failed = written.err().map(|error| error.to_string()).or(kept_as_it_is);
         if let Some(why) = failed {
@@ -161,17 +180,22 @@ impl Kept {
         let files: Vec<_> = state
             .files
             .iter()
-            .map(|(id, opened)| (*id, opened.serial, opened.object.upgrade(), opened.first, opened.last))
+            .map(|(id, opened)| {
+                let Opened { serial, ref object, turn, first, last, .. } = *opened;
+                (*id, serial, object.upgrade(), turn, first, last)
+            })
             .collect();
         drop(state);
         let mut packed = learned.packed(files.iter().map(|file| file.1));
         let mut known = Vec::new();
-        for (id, serial, object, first, last) in files {
+        for (id, serial, object, turn, first, last) in files {
             let open = object.filter(|object| !object.is_closed()).and_then(|object| object.file());
             let last = open.and_then(|file| file.stat().ok()).map_or(last, Stamp::from);
             let packed = packed.remove(&serial).unwrap_or_default();
-            if !packed.leaves.is_empty() {
-                known.push(Known { id, first, last, packed });
+            // Of a file of which some pages were touched nothing is known that helps another run. But what
+            // was unlearned is to be unlearned in the file, too.
+            if packed.leaves.values().any(|leaf| leaf.is_useful() || leaf.is_loaded) {
+                known.push(Known { id, first, last, turn, packed });
             }
         }
         (known, refused)
@@ -182,15 +206,21 @@ impl State {
     fn enter(&mut self, object: &Arc<FileObject>, stamp: Stamp) -> ToDo {
         let (id, serial) = (object.id(), object.serial);
         self.clock += 1;
-        let new =
-            Opened { serial, object: Arc::downgrade(object), first: stamp, last: stamp, at: self.clock };
+        let new = Opened {
+            serial,
+            object: Arc::downgrade(object),
+            turn: 0,
+            first: stamp,
+            last: stamp,
+            at: self.clock,
+        };
         if let Some(opened) = self.files.get_mut(&id) {
             if opened.serial == serial {
                 return ToDo::Nothing;
             }
             if opened.last == stamp {
                 let old = opened.serial;
-                *opened = Opened { first: opened.first, ..new };
+                *opened = Opened { first: opened.first, turn: opened.turn, ..new };
                 return ToDo::Rename(old);
             }
         } else if self.files.len() >= MOST_FILES
@@ -229,39 +259,57 @@ fn leaves_of(bytes: u64) -> u64 {
 }
 
 /// What the file had, and what this process knows. Entries of files that are not as they were are dropped.
-fn merged(contents: Contents, known: Vec<Known>) -> Contents {
+/// `None`: the file says all of that, and none of its entries is written again to become a recent one.
+fn merged(contents: Contents, known: Vec<Known>) -> Option<Contents> {
     let Contents { turn, mut entries } = contents;
     let turn = turn.saturating_add(1);
-    let mut new = Vec::new();
-    for Known { id, first, last, packed } in known {
+    let (mut new, mut differs) = (Vec::new(), false);
+    for Known { id, first, last, turn: loaded, packed } in known {
         let is_it = |entry: &Entry| [first, last].iter().any(|s| is_same((id, *s), (entry.id, entry.stamp)));
         let before: Vec<_> = entries.extract_if(.., |entry| entry.id == id || is_it(entry)).collect();
-        let before = before.into_iter().find(is_it);
+        let (had, before) = (before.len(), before.into_iter().find(is_it));
+        let was = before.clone();
         let Packed { mut length, mut agreed, leaves: mut ours } = packed;
         let mut leaves: Vec<PackedLeaf> = Vec::new();
         if let Some(before) = before {
-            if agreed == 0 {
+            // If no other process has written it since, it knows nothing that is not in a leaf that was
+            // loaded.
+            let is_same = before.turn <= loaded;
+            if length == 0 || agreed == 0 && !is_same {
                 (length, agreed) = (before.length, before.agreed);
+            } else if length == before.length && agreed.min(before.agreed) >= AGREED {
+                // More certain than that makes no difference.
+                agreed = agreed.max(before.agreed);
             }
             for theirs in before.leaves {
                 match ours.get_mut(&theirs.number) {
+                    Some(ours) if ours.is_loaded && is_same => {}
                     Some(ours) => ours.add(&theirs),
                     None => leaves.push(theirs),
                 }
             }
         }
         leaves.extend(ours.into_values());
-        leaves.retain(|leaf| leaf.number < leaves_of(last.size));
+        leaves.retain(|leaf| leaf.number < leaves_of(last.size) && leaf.is_useful());
         leaves.sort_by_key(|leaf| leaf.number);
         if length > last.size.div_ceil(PAGE_SIZE as u64) {
             (length, agreed) = (0, 0);
         }
-        if !leaves.is_empty() {
-            new.push(Entry { id, stamp: last, turn, length, agreed, leaves });
+        let entry = Entry { id, stamp: last, turn, length, agreed, leaves };
+        let is_written = !entry.leaves.is_empty();
+        let is_as_before =
+            was.is_some_and(|was| was.says_as(&entry) && was.turn >= turn.saturating_sub(RECENT));
+        differs |= had > usize::from(is_written) || is_written && !is_as_before;
+        if is_written {
+            new.push(entry);
         }
     }
+    // What was used last is first to have room.
+    new.sort_by_cached_key(|entry| {
+        std::cmp::Reverse(entry.leaves.iter().map(|leaf| leaf.used).max().unwrap_or(0))
+    });
     new.extend(entries);
-    Contents { turn, entries: new }
+    differs.then_some(Contents { turn, entries: new })
 }
 
 /// Whether a file can be one that keeps what is known of chunks, for

@@ -26,28 +26,32 @@ impl Learned {
         let sets = self.0.lock().sets.len();
         for set in 0..sets {
             for Leaf { object, number, used, granules } in &self.0.lock().sets[set] {
-                if let Some(packed) = all.get_mut(object)
-                    && let Some(leaf) = PackedLeaf::pack(*number, *used, granules)
-                {
+                if let Some(packed) = all.get_mut(object) {
+                    let mut leaf = PackedLeaf::pack(*number, used.at(), granules);
+                    leaf.is_loaded = used.is_loaded();
                     packed.leaves.insert(*number, leaf);
                 }
             }
         }
         for file in &self.0.lock().files {
-            if let Some(packed) = all.get_mut(&file.object).filter(|_| file.agreed > 0) {
+            if let Some(packed) = all.get_mut(&file.object).filter(|_| file.length > 0) {
                 (packed.length, packed.agreed) = (file.length, file.agreed);
             }
         }
         all
     }
 
-    /// Adds what an entry of the file knows to what is known of an object, as far as that is nothing yet.
+    /// Adds what an entry of the file knows to what is known of an object, as far as that is nothing yet and
+    /// has room: what is in use stays.
     pub(super) fn load(&self, object: u64, entry: &Entry) {
         for part in entry.leaves.chunks(AT_ONCE) {
             let mut table = self.0.lock();
             for leaf in part {
-                if table.sets[table.set_of(object, leaf.number)].iter().all(|l| !l.is(object, leaf.number)) {
-                    table.leaf_mut(object, leaf.number).granules = leaf.unpack();
+                let set = &table.sets[table.set_of(object, leaf.number)];
+                if set.len() < WAYS && set.iter().all(|known| !known.is(object, leaf.number)) {
+                    let new = table.leaf_mut(object, leaf.number);
+                    new.granules = leaf.unpack();
+                    new.used.set_loaded(true);
                 }
             }
         }
@@ -60,24 +64,33 @@ impl Learned {
 
     /// What was known of the object `old` is known of `new` from now on: the same file of so many leaves.
     pub(super) fn rename(&self, old: u64, new: u64, leaves: u64) {
-        let mut table = self.0.lock();
+        let sets = self.0.lock().sets.len();
+        let is_all = leaves > (sets * WAYS) as u64;
+        let parts = if is_all { sets as u64 } else { leaves };
+        // All are taken first, so that none makes room for another one.
         let mut taken = Vec::new();
-        if leaves <= (table.sets.len() * WAYS) as u64 {
-            for number in 0..leaves {
-                let set = table.set_of(old, number);
-                taken.extend(table.sets[set].extract_if(.., |leaf| leaf.is(old, number)));
-            }
-        } else {
-            for set in &mut table.sets {
-                taken.extend(set.extract_if(.., |leaf| leaf.object == old));
+        for part in (0..parts).step_by(AT_ONCE) {
+            let part = part..(part + AT_ONCE as u64).min(parts);
+            let mut table = self.0.lock();
+            for number in part {
+                let set = if is_all { number as usize } else { table.set_of(old, number) };
+                let is_it = |leaf: &mut Leaf| leaf.object == old && (is_all || leaf.number == number);
+                taken.extend(table.sets[set].extract_if(.., is_it));
             }
         }
-        for leaf in taken {
-            table.leaf_mut(new, leaf.number).granules = leaf.granules;
+        for part in taken.chunks(AT_ONCE) {
+            let mut table = self.0.lock();
+            for leaf in part {
+                let renamed = table.leaf_mut(new, leaf.number);
+                renamed.granules = leaf.granules;
+                renamed.used.set_loaded(leaf.used.is_loaded());
+            }
         }
-        let before = *table.file(old);
-        let file = table.file(new);
-        (file.length, file.agreed) = (before.length, before.agreed);
+        let mut table = self.0.lock();
+        if let Some(before) = table.use_of(old).copied() {
+            let file = table.file(new);
+            (file.length, file.agreed) = (before.length, before.agreed);
+        }
     }
 }
 
@@ -90,14 +103,14 @@ impl Table {
         let found = set.iter().position(|leaf| leaf.is(object, number));
         let nth = found.unwrap_or_else(|| {
             let new = Leaf::new(object, number);
-            let oldest = (0..set.len()).min_by_key(|&nth| set[nth].used).filter(|_| set.len() >= WAYS);
+            let oldest = (0..set.len()).min_by_key(|&nth| set[nth].used.at()).filter(|_| set.len() >= WAYS);
             match oldest {
                 Some(oldest) => set[oldest] = new,
                 None => set.push(new),
             }
             oldest.unwrap_or(set.len() - 1)
         });
-        set[nth].used = used;
+        set[nth].used.set_at(used);
         &mut set[nth]
     }
 }

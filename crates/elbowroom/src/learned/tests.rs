@@ -372,6 +372,33 @@ fn threads_that_take_blocks_of_a_chunk_at_the_same_time_are_one_reader() {
 }
 
 #[test]
+fn threads_that_read_neighbouring_chunks_at_the_same_time_are_two_readers() {
+    let (learned, chunk) = (Learned::new(64 << 20, &LockStats::default()), 160);
+    let touch = |thread, page: u64| {
+        let access = Reached { thread, index: page, folio: page..page + 1, is_first: true, of_chunk: false };
+        learned.touched(FILE, &access, |_| false);
+    };
+    let time_passes = || (0..100).for_each(|_| touch(9, 100 * chunk));
+    let knows = |nth: u64| {
+        let to_read = learned.to_read(3, (FILE, nth * chunk), 1 << 20, |_| false);
+        to_read.is_ok_and(|read| read.pages == (nth * chunk..(nth + 1) * chunk))
+    };
+    for nth in [2, 1, 0] {
+        (nth * chunk..(nth + 1) * chunk).for_each(|page| touch(1, page));
+        time_passes();
+    }
+    assert!(knows(0) && knows(1));
+    for (first, second) in [(0, 1), (1, 0), (0, 1), (1, 0), (1, 0)] {
+        for page in 0..chunk {
+            touch(1, first * chunk + page);
+            touch(2, second * chunk + page);
+        }
+        time_passes();
+        assert!(knows(0) && knows(1), "{first} before {second}");
+    }
+}
+
+#[test]
 fn threads_that_read_pages_at_random_are_not_taken_for_one_reader() {
     let size = 100_000;
     let (mut cache, mut seed) = (Cache::new(size / 4, size, true), 5);

@@ -44,9 +44,11 @@ impl Ready {
         self.0.borrow_mut()[first..].iter_mut().for_each(change);
     }
 
-    /// Takes all.
+    /// Takes all, in the order in which [`Ready::pop`] would: [`Woken::wake`] of them keeps that order.
     pub fn take(&self) -> Vec<Parked> {
-        self.0.take()
+        let mut faults = self.0.take();
+        faults.reverse();
+        faults
     }
 }
 
@@ -219,5 +221,10 @@ mod tests {
         ready.wake(vec![fault(1), fault(2), fault(3)]);
         let order = [(); 3].map(|()| ready.pop().unwrap().event.thread);
         assert_eq!(order, [1, 2, 3]);
+        // Also if another thread serves them.
+        ready.wake(vec![fault(1), fault(2), fault(3)]);
+        let other = Ready::default();
+        other.wake(ready.take());
+        assert_eq!([(); 3].map(|()| other.pop().unwrap().event.thread), order);
     }
 }

@@ -26,7 +26,7 @@ fn leaf(number: u64, random: &mut fastrand::Rng) -> PackedLeaf {
         }
         now
     });
-    let packed = PackedLeaf::pack(number, 0, &granules).unwrap();
+    let packed = PackedLeaf::pack(number, 0, &granules);
     let same = |(one, other): (&Granule, &Granule)| {
         (one.link, one.begins, one.first, one.reach) == (other.link, other.begins, other.first, other.reach)
     };
@@ -57,18 +57,23 @@ fn what_is_written_is_read_again() {
     assert!(is_equal(&Contents::unpack(&bytes).unwrap(), &some()));
     let nothing = Contents::unpack(&[]).unwrap();
     assert!(nothing.turn == 0 && nothing.entries.is_empty());
-    assert_eq!(PackedLeaf::pack(3, 1, &[Granule::default(); GRANULES]).map(|leaf| leaf.number), None);
-    // A mark that does not count is no reason for a leaf.
-    let mut granules = [Granule::default(); GRANULES];
-    granules[5] = Granule { first: 3, reach: 9, ..Granule::default() };
-    assert!(PackedLeaf::pack(3, 1, &granules).is_none());
+    let is_useful = |granule| {
+        let mut granules = [Granule::default(); GRANULES];
+        granules[5] = granule;
+        PackedLeaf::pack(3, 1, &granules).is_useful()
+    };
+    let nothing = Granule::default();
+    // A mark that does not count is no reason for a leaf, and no link is none.
+    assert!(!is_useful(nothing) && !is_useful(Granule { first: 3, reach: 9, ..nothing }));
+    assert!(!is_useful(Granule { link: -MOST_BALANCE, ..nothing }));
+    assert!(is_useful(Granule { link: 1, ..nothing }) && is_useful(Granule { begins: 1, ..nothing }));
 }
 
 #[test]
 fn what_was_used_longest_ago_makes_room() {
     let mut random = fastrand::Rng::with_seed(1);
     let entries = (0..MOST_FILES as u64 + 3).map(|nth| entry(nth, nth, 0..1, &mut random)).collect();
-    let read = Contents::unpack(&Contents { turn: 1, entries }.pack()).unwrap();
+    let read = Contents::unpack(&Contents { turn: 2_000, entries }.pack()).unwrap();
     assert_eq!(read.entries.len(), MOST_FILES);
     assert!(read.entries.iter().all(|entry| entry.id.inode >= 3));
     // Each of these entries has a third of the bytes of a file.
@@ -85,6 +90,14 @@ fn what_was_used_longest_ago_makes_room() {
     let (first, last) = (&read.entries[0], read.entries.last().unwrap());
     assert_eq!((first.id.inode, first.leaves.len()), (4, large(4).leaves.len()));
     assert_eq!(last.id.inode, 1);
+    // Entries of which no leaf has room are missing, and a large one leaves room for others.
+    let huge = |inode| entry(inode, 1, 0..MOST_BYTES as u64 / 140, &mut fastrand::Rng::with_seed(1));
+    let huge = huge(1);
+    let entries = (1..=30).map(|inode| Entry { id: FileId { device: 1, inode }, ..huge.clone() }).collect();
+    let several = Contents::unpack(&Contents { turn: 1, entries }.pack()).unwrap();
+    let counts: Vec<_> = several.entries.iter().map(|entry| entry.leaves.len()).collect();
+    assert!(counts.len() > 10 && counts.len() < 30 && counts.iter().all(|count| *count > 0), "{counts:?}");
+    assert!(counts[0] > counts[1] && counts[1] > counts[2], "{counts:?}");
     // Of the last one the leaves are there that were used last.
     assert!(last.leaves.is_sorted_by_key(|leaf| leaf.number) && last.leaves[0].number > 0);
     assert_eq!(last.leaves.last().map(|leaf| leaf.number), large(1).leaves.last().map(|leaf| leaf.number));
@@ -104,6 +117,21 @@ fn files_of_another_kind_or_version_are_told_apart() {
     assert_eq!(refused(&bytes), None);
     bytes.resize(MOST_BYTES + 1, 0);
     assert_eq!(refused(&bytes), Some(Refused::Damaged));
+}
+
+#[test]
+fn what_no_process_writes_is_refused() {
+    let refused = |change: fn(&mut Contents)| {
+        let mut contents = some();
+        change(&mut contents);
+        Contents::unpack(&contents.pack()).err()
+    };
+    assert_eq!(refused(|_| {}), None);
+    let damaged = Some(Refused::Damaged);
+    assert_eq!(refused(|contents| contents.entries[1].turn = u64::MAX), damaged, "turn");
+    assert_eq!(refused(|contents| contents.entries[1].id = contents.entries[0].id), damaged, "twice");
+    assert_eq!(refused(|contents| contents.entries[1].length = 0), damaged, "agreed on nothing");
+    assert_eq!(refused(|contents| contents.turn = u64::MAX), damaged, "the last turn");
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! What is known of chunks, through a file: for the same files, unchanged, and for no others.
 
 use super::*;
-use crate::learned::Reached;
+use crate::learned::{Granule, Reached};
 use crate::object::{ObjectTable, WhenUnmapped};
 use elbowroom_sync::time::{Duration, UNIX_EPOCH};
 use std::fs::File;
@@ -36,14 +36,15 @@ impl Process {
 
     /// Reads a chunk page by page, as a program that has read another file before.
     fn read(&self, object: &FileObject, chunk: u64) {
-        let touch = |object: u64, page: u64| {
-            let access =
-                Reached { thread: 1, index: page, folio: page..page + 1, is_first: true, of_chunk: false };
-            self.learned.touched(object, &access, |_| false);
-        };
-        (chunk * CHUNK..(chunk + 1) * CHUNK).for_each(|page| touch(object.serial, page));
+        (chunk * CHUNK..(chunk + 1) * CHUNK).for_each(|page| self.touch(object, page));
         // Time passes for the file: touches of single pages at its end.
-        (0..100).for_each(|_| touch(object.serial, CHUNKS * CHUNK));
+        (0..100).for_each(|_| self.touch(object, CHUNKS * CHUNK));
+    }
+
+    fn touch(&self, object: &FileObject, page: u64) {
+        let folio = page..page + 1;
+        let access = Reached { thread: 1, index: page, folio, is_first: true, of_chunk: false };
+        self.learned.touched(object.serial, &access, |_| false);
     }
 
     /// How many pages are read at a fault at the first page of a chunk.
@@ -190,6 +191,95 @@ fn a_file_that_is_opened_again_is_known_still() {
 }
 
 #[test]
+fn what_was_unlearned_is_unlearned_in_the_file() {
+    let place = Place::new();
+    place.learn([1, 3]);
+    place.learn([1, 3]);
+    let unlearn = |with: &dyn Fn()| {
+        let process = place.process();
+        let object = process.open(&place.path("data"));
+        assert!(process.would_read(&object, 1) > 0);
+        // Of all that is read ahead nothing is accessed, and threads begin in the midst.
+        (0..4).for_each(|_| process.learned.unused(object.serial, CHUNK..2 * CHUNK));
+        for _ in 0..4 {
+            process.touch(&object, CHUNK);
+            (0..100).for_each(|_| process.touch(&object, CHUNKS * CHUNK));
+        }
+        assert_eq!(process.would_read(&object, 1), 0);
+        with();
+        assert_eq!(process.save(), [""; 0]);
+    };
+    unlearn(&|| {});
+    assert!(!place.knows("data", 1) && place.knows("data", 3));
+    // It can be learned again, and meanwhile another process learns another chunk.
+    (0..4).for_each(|_| place.learn([1]));
+    assert!(place.knows("data", 1));
+    unlearn(&|| place.learn([5]));
+    assert!(place.knows("data", 5) && place.knows("data", 3));
+    // A leaf that made room in the table is no reason to forget what is in the file.
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    process.learned.0.lock().sets.iter_mut().for_each(Vec::clear);
+    process.read(&object, 6);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("data", 3) && place.knows("data", 6));
+    // All of it is unlearned: there is no entry.
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    for set in &mut process.learned.0.lock().sets {
+        set.iter_mut().for_each(|leaf| leaf.granules = [Granule::default(); 1 << LEAF_ORDER]);
+    }
+    assert_eq!(process.save(), [""; 0]);
+    let contents = Contents::unpack(&std::fs::read(place.path("learned")).unwrap()).unwrap();
+    assert!(contents.entries.is_empty() && !object.is_closed());
+}
+
+#[test]
+fn what_the_file_says_already_is_not_written_again() {
+    let place = Place::new();
+    // A page of each of many files.
+    let process = place.process();
+    let object = process.open(&place.path("data"));
+    process.touch(&object, 7);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(!place.path("learned").exists());
+    let bytes = || std::fs::read(place.path("learned")).unwrap();
+    let turns = || {
+        let contents = Contents::unpack(&bytes()).unwrap();
+        (contents.turn, contents.entries.iter().map(|entry| entry.turn).collect::<Vec<_>>())
+    };
+    place.learn([1]);
+    place.learn([1]);
+    let before = bytes();
+    place.learn([1]);
+    place.learn([]);
+    assert_eq!(bytes(), before);
+    place.learn([1, 3]);
+    assert_ne!(bytes(), before);
+    place.learn([1, 3]);
+    // What is used stays among the recent entries.
+    let (mut turn, _) = turns();
+    place.make("other");
+    for nth in 1..=RECENT {
+        let process = place.process();
+        let other = process.open(&place.path("other"));
+        (0..4).for_each(|_| process.read(&other, nth % CHUNKS));
+        process.kept.state.lock().files.retain(|_, opened| opened.serial == other.serial);
+        // Each time it is another file.
+        std::thread::sleep(Duration::from_millis(20));
+        File::options().write(true).open(place.path("other")).unwrap().set_modified(UNIX_EPOCH).unwrap();
+        assert_eq!(process.save(), [""; 0]);
+        turn += 1;
+        assert_eq!(turns().0, turn);
+        let before = bytes();
+        place.learn([1, 3]);
+        assert_eq!(bytes() == before, nth < RECENT, "{nth}");
+        turn = turns().0;
+    }
+    assert!(place.knows("data", 1) && place.knows("data", 3));
+}
+
+#[test]
 fn processes_that_end_at_once_all_leave_what_they_know() {
     let place = Place::new();
     std::thread::scope(|scope| {
@@ -257,6 +347,58 @@ fn a_damaged_file_is_made_anew_and_another_kind_of_file_is_left() {
 }
 
 #[test]
+fn what_was_used_last_is_first_to_have_room() {
+    let place = Place::new();
+    let process = place.process();
+    let inodes = |names: &[&str]| {
+        let inode = |name: &&str| std::os::unix::fs::MetadataExt::ino(&place.path(name).metadata().unwrap());
+        names.iter().map(inode).collect::<Vec<_>>()
+    };
+    let names = ["data", "data1", "data2", "data3", "data4"];
+    names.iter().for_each(|name| place.make(name));
+    let objects: Vec<_> = names.iter().map(|name| process.open(&place.path(name))).collect();
+    for nth in [3, 0, 4, 1, 2] {
+        process.read(&objects[nth], 1);
+    }
+    assert_eq!(process.save(), [""; 0]);
+    let contents = Contents::unpack(&std::fs::read(place.path("learned")).unwrap()).unwrap();
+    let order: Vec<_> = contents.entries.iter().map(|entry| entry.id.inode).collect();
+    assert_eq!(order, inodes(&["data2", "data1", "data4", "data", "data3"]));
+}
+
+#[test]
+fn what_is_in_use_makes_no_room_for_what_is_loaded() {
+    let place = Place::new();
+    place.learn([1]);
+    let process = place.process();
+    let count = |of: u64| {
+        let table = process.learned.0.lock();
+        table.sets.iter().flatten().filter(|leaf| leaf.object == of).count()
+    };
+    // Another file, of which more is known than has room.
+    let in_use = 1 << 40;
+    (0..10_000).for_each(|number| _ = process.learned.0.lock().leaf_mut(in_use, number));
+    let before = count(in_use);
+    let object = process.open(&place.path("data"));
+    assert_eq!((count(in_use), count(object.serial)), (before, 0));
+    // All of it gets another number, in as many parts as that takes, and no file is noted that is not known.
+    for leaves in [10_000, u64::MAX] {
+        let (old, new) = if leaves == 10_000 { (in_use, in_use + 1) } else { (in_use + 1, in_use + 2) };
+        process.learned.rename(old, new, leaves);
+        assert_eq!((count(old), count(new) > before / 2), (0, true), "{leaves}");
+        assert!(process.learned.0.lock().use_of(old).is_none());
+    }
+    // Few leaves are looked for by their numbers.
+    (0..8).for_each(|number| _ = process.learned.0.lock().leaf_mut(7, number));
+    process.learned.rename(7, 8, 4);
+    assert_eq!((count(7), count(8)), (4, 4));
+    // What was not loaded is not lost.
+    process.read(&object, 3);
+    assert_eq!(process.save(), [""; 0]);
+    assert!(place.knows("data", 1) && place.knows("data", 3));
+}
+
+#[test]
 fn files_beyond_the_bound_are_forgotten_first_of_all() {
     let place = Place::new();
     let process = place.process();
@@ -266,8 +408,14 @@ fn files_beyond_the_bound_are_forgotten_first_of_all() {
     for nth in 0..MOST_FILES as u64 - 1 {
         let id = FileId { device: 0, inode: 1 << 40 | nth };
         let stamp = Stamp { size: 0, mtime_ns: 0, ctime_ns: 0 };
-        let opened =
-            Opened { serial: 1 << 40 | nth, object: Weak::new(), first: stamp, last: stamp, at: nth + 2 };
+        let opened = Opened {
+            serial: 1 << 40 | nth,
+            object: Weak::new(),
+            turn: 0,
+            first: stamp,
+            last: stamp,
+            at: nth + 2,
+        };
         assert!(state.files.insert(id, opened).is_none());
     }
     state.clock = MOST_FILES as u64 + 1;
