@@ -25,7 +25,7 @@ pub(super) const PROACTIVE_LOOK: Duration = Duration::from_millis(100);
 const FREE_LOOKS: usize = 10;
 
 /// Processors are busy if this thread waits for one for so large a part of the time: one in so many.
-const BUSY_WAIT: f64 = 50.0;
+const BUSY_WAIT: f64 = 16.0;
 
 /// So many pages beyond those that standby has may be taken out of their windows before one is freed.
 const MOST_IN_VAIN: u64 = 1024;
