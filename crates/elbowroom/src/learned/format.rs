@@ -47,7 +47,7 @@ const GRANULES: usize = 1 << LEAF_ORDER;
 pub(super) type Granules = [Granule; GRANULES];
 
 /// By what it is seen that a file is as it was.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct Stamp {
     pub(super) size: u64,
     pub(super) mtime_ns: i128,
@@ -269,6 +269,18 @@ impl Entry {
         let count = self.leaves.iter().take_while(fits).count();
         self.leaves.truncate(count);
         self.leaves.sort_by_key(|leaf| leaf.number);
+    }
+
+    /// The entry as the file has it.
+    pub(super) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(ENTRY_HEAD);
+        self.pack(&mut bytes);
+        bytes
+    }
+
+    /// The entry of which these are the bytes.
+    pub(super) fn of_bytes(bytes: &[u8]) -> Option<Self> {
+        Bytes(bytes).entry()
     }
 
     fn pack(&self, bytes: &mut Vec<u8>) {

@@ -1,10 +1,10 @@
 //! What is known of chunks, from one run of a program to the next: in a file
 //! ([decision 42](../../../docs/decisions/0042-learned-file.md)).
 //!
-//! The file is read when a file is opened to be mapped: the first time, and whenever it has an entry for
-//! that file, which is unchanged since the entry was written. It is written once, at the end
-//! ([`Kept::save`]): what this process knows is merged into what the file has by then. The bytes of the file
-//! are described in [`format`](super::format).
+//! The file is read when a file is opened to be mapped for the first time. Its entries are kept as bytes,
+//! each until the file that it is of is opened, unchanged since the entry was written. It is written once, at
+//! the end ([`Kept::save`]): what this process knows is merged into what the file has by then. The bytes of
+//! the file are described in [`format`](super::format).
 //!
 //! Synchronization: one lock for what is known of open files. Nothing is read or written while it is held,
 //! and it is never held together with that of [`Learned`].
@@ -36,8 +36,9 @@ pub(crate) struct Kept {
 
 #[derive(Default)]
 struct State {
-    /// Of which files the file has entries; `None`: it was not read yet.
-    listed: Option<Vec<(FileId, Stamp)>>,
+    /// The entries that were not loaded yet, as bytes, by inode number and stamp: no more than the file has.
+    /// `None`: it was not read yet.
+    unloaded: Option<HashMap<(u64, Stamp), Vec<u8>>>,
     /// The files that were opened, at most [`MOST_FILES`].
     files: HashMap<FileId, Opened>,
     /// How many were opened.
@@ -74,7 +75,9 @@ enum ToDo {
     Nothing,
     /// The same unchanged file was known under another number.
     Rename(u64),
-    /// The file may have an entry for it.
+    /// The file has this entry for it.
+    Load(Vec<u8>),
+    /// The file must be read to know whether it has an entry for it.
     Read,
 }
 
@@ -88,24 +91,21 @@ impl Kept {
         let stamp = Stamp::from(last_seen(object));
         // The lock is given up before anything is read.
         let to_do = self.state.lock().enter(object, stamp);
-        match to_do {
-            ToDo::Nothing => {}
-            ToDo::Rename(old) => learned.rename(old, object.serial, leaves_of(stamp.size)),
+        let entry = match to_do {
+            ToDo::Nothing => None,
+            ToDo::Rename(old) => {
+                learned.rename(old, object.serial, leaves_of(stamp.size));
+                None
+            }
+            ToDo::Load(entry) => Some(entry),
             ToDo::Read => {
                 let contents = self.read();
-                let mut state = self.state.lock();
-                let contents = contents.unwrap_or_else(|why| {
-                    state.refused = Some(why);
-                    Contents::default()
-                });
-                state.listed = Some(contents.entries.iter().map(|entry| (entry.id, entry.stamp)).collect());
-                drop(state);
-                let is_it = |entry: &&Entry| is_same((object.id(), stamp), (entry.id, entry.stamp));
-                if let Some(entry) = contents.entries.iter().find(is_it) {
-                    learned.load(object.serial, entry);
-                    self.loaded(object, entry.turn);
-                }
+                self.state.lock().take_read(contents, (object.id().inode, stamp))
             }
+        };
+        if let Some(entry) = entry.as_deref().and_then(Entry::of_bytes) {
+            learned.load(object.serial, &entry);
+            self.loaded(object, entry.turn);
         }
     }
 
@@ -229,10 +229,23 @@ impl State {
             self.files.remove(&oldest);
         }
         self.files.insert(id, new);
-        match &self.listed {
-            Some(listed) if !listed.iter().any(|entry| is_same((id, stamp), *entry)) => ToDo::Nothing,
-            _ => ToDo::Read,
+        match &mut self.unloaded {
+            Some(unloaded) => unloaded.remove(&(id.inode, stamp)).map_or(ToDo::Nothing, ToDo::Load),
+            None => ToDo::Read,
         }
+    }
+
+    /// Keeps what was read, unless another thread was first, and takes the entry of a file out of it.
+    fn take_read(&mut self, read: Result<Contents, String>, of: (u64, Stamp)) -> Option<Vec<u8>> {
+        let unloaded = self.unloaded.get_or_insert_with(|| {
+            let contents = read.unwrap_or_else(|why| {
+                self.refused = Some(why);
+                Contents::default()
+            });
+            let by_file = |entry: Entry| ((entry.id.inode, entry.stamp), entry.to_bytes());
+            contents.entries.into_iter().map(by_file).collect()
+        });
+        unloaded.remove(&of)
     }
 }
 
