@@ -207,8 +207,8 @@ impl ProactiveReclaim {
             age: self.began.elapsed(),
             lost: self.lost,
             worked: self.worked,
-            gone: now.gone - at_start.gone,
-            back: now.back - at_start.back,
+            gone: now.gone.saturating_sub(at_start.gone),
+            back: now.back.saturating_sub(at_start.back),
             out: reclaim.swap.used() + files,
             has: has(reclaim),
         }
