@@ -209,7 +209,7 @@ impl Reading {
     }
 }
 
-#[cfg(all(test, not(shuttle)))]
+#[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
     use super::*;
     use elbowroom_machine::FaultEvent;

@@ -160,7 +160,7 @@ impl ProactiveReclaim {
         let gave = self.give(reclaim);
         let now = Instant::now();
         if is_busy {
-            self.worked += (now - began) / thread::parallelism() as u32;
+            self.worked += now.saturating_duration_since(began) / thread::parallelism() as u32;
         }
         self.due = now + PROACTIVE_LOOK;
         gave
@@ -171,7 +171,7 @@ impl ProactiveReclaim {
     fn is_busy(&mut self) -> bool {
         let now = Looked::now();
         let before = std::mem::replace(&mut self.looked, now);
-        let elapsed = (now.at - before.at).as_nanos() as f64;
+        let elapsed = now.at.saturating_duration_since(before.at).as_nanos() as f64;
         let used = now.used.saturating_sub(before.used) as f64;
         let waited = now.waited.saturating_sub(before.waited) as f64;
         used > elapsed * (thread::parallelism() as f64 - 0.5) || waited * BUSY_WAIT > elapsed
