@@ -131,6 +131,26 @@ static uint8_t *pages_of(void *block)
     return (uint8_t *)(((uintptr_t)block + 2 * PAGE - 1) & ~(uintptr_t)(PAGE - 1));
 }
 
+static bool reaches_region(const struct worker *w, const uint8_t *block, size_t len)
+{
+    return inside_region(w, block) || inside_region(w, block + len - 1);
+}
+
+/* The block of so many bytes, beside the region. In a hole of it: any place is right, but here it would be in
+ * the way. What is larger than any hole of the region goes elsewhere, and stays there when it shrinks. */
+static void *beside_region(struct worker *w, void *block, size_t len)
+{
+    CHECK(block, "no memory");
+    if (reaches_region(w, block, len)) {
+        block = realloc(block, REGION_PAGES * PAGE + len);
+        CHECK(block, "no memory");
+        block = realloc(block, len);
+        CHECK(block, "no memory");
+    }
+    CHECK(!reaches_region(w, block, len), "a block lies in the region");
+    return block;
+}
+
 /* A block that other steps run beside: it changes its size, is looked at, or given back. */
 static void step_keep_block(struct worker *w)
 {
@@ -161,9 +181,7 @@ static void step_keep_block(struct worker *w)
         }
         return;
     }
-    uint8_t *at = realloc(block->at, pages * PAGE);
-    CHECK(at, "no memory");
-    CHECK(!inside_region(w, at) && !inside_region(w, at + pages * PAGE), "a block lies in the region");
+    uint8_t *at = beside_region(w, realloc(block->at, pages * PAGE), pages * PAGE);
     put(w, " %08x", (unsigned)sum_bytes(at, kept * PAGE, 0));
     pattern_fill(value, 0, at + kept * PAGE, (pages - kept) * PAGE);
     *block = (struct block){at, pages};
@@ -177,10 +195,8 @@ static void step_block(struct worker *w)
         return;
     put(w, " %zu", pages);
     go(w);
-    void *block = malloc(len);
-    CHECK(block, "no memory");
+    void *block = beside_region(w, malloc(len), len);
     uint8_t *at = pages_of(block);
-    CHECK(!inside_region(w, at) && !inside_region(w, at + len), "a block lies in the region");
     pattern_fill(value, 0, at, pages * PAGE);
     for (size_t i = 1 + below(w, 3); i > 0; i--)
         change_block(w, at, pages);
@@ -191,10 +207,8 @@ static void step_block(struct worker *w)
     size_t count = 1 + below(w, COUNT(next));
     for (size_t i = 0; i < count; i++) {
         bool zeroed = chance(w, 50);
-        next[i] = zeroed ? calloc(1, len) : malloc(len);
-        CHECK(next[i], "no memory");
+        next[i] = beside_region(w, zeroed ? calloc(1, len) : malloc(len), len);
         at = pages_of(next[i]);
-        CHECK(!inside_region(w, at) && !inside_region(w, at + len), "a block lies in the region");
         if (zeroed)
             look(w, at, pages);
         pattern_fill(value + i, 0, at, pages * PAGE);

@@ -6,10 +6,14 @@ use std::process::{Command, Output, Stdio};
 const MIB: u64 = 1 << 20;
 
 fn run(options: &[&str], arguments: &[&str]) -> Output {
+    run_program(options, "needs", arguments)
+}
+
+fn run_program(options: &[&str], name: &str, arguments: &[&str]) -> Output {
     let scratch = Scratch::new();
     let mut command = Command::new(elbowroom_exe());
     command.args(["run", "--config", "none", "--swap-dir", &scratch.file("")]).args(options);
-    command.arg("--").arg(program("needs")).args(arguments);
+    command.arg("--").arg(program(name)).args(arguments);
     command.stdin(Stdio::null()).output().expect("it can be run")
 }
 
@@ -58,6 +62,30 @@ fn a_run_that_may_lose_nothing_keeps_all() {
     // The mean has the time in which the memory is filled.
     let needed = stats["needed_bytes"].as_u64().unwrap();
     assert!(needed > 64 * MIB, "{needed}");
+}
+
+/// Pages go while processes fork, execute programs and are killed, and while files are cut and grow; and also
+/// where nothing can go but pages of files (there a forked child may not touch mapped files: docs/limits.md).
+#[test]
+fn programs_do_what_they_do_without() {
+    let auto = ["--memory", "auto", "--memory-max", "256M", "--slowdown", "50%", "--quiet"];
+    let no_swap: Vec<_> = auto.into_iter().chain(["--swap", "0"]).collect();
+    let dir = Scratch::new();
+    let file = dir.file("data");
+    type Case<'a> = (&'a str, &'a [&'a str], &'a [&'a [&'a str]]);
+    let cases: [Case<'_>; 3] = [
+        ("tree", &["random", "1", "24", "2"], &[&auto, &no_swap]),
+        ("tree", &["workers", "2", "64"], &[&auto, &no_swap]),
+        ("chunks", &[&file, "7", "24"], &[&auto]),
+    ];
+    for (name, arguments, runs) in cases {
+        let plain = Command::new(program(name)).args(arguments).output().expect("it can be run");
+        assert!(plain.status.success(), "{name}: {plain:?}");
+        for options in runs {
+            let output = run_program(options, name, arguments);
+            assert_eq!(output, plain, "{name} {arguments:?} with {options:?}");
+        }
+    }
 }
 
 #[test]

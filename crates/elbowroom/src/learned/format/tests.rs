@@ -147,7 +147,7 @@ fn damage_is_seen() {
     }
 }
 
-/// Somebody who wants harm makes the checksum right, too.
+/// A forged file has a right checksum, too.
 #[test]
 fn what_somebody_else_has_written_does_no_harm() {
     let mut random = fastrand::Rng::with_seed(3);

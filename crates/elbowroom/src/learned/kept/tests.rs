@@ -3,6 +3,7 @@
 use super::*;
 use crate::learned::{Granule, Reached};
 use crate::object::{ObjectTable, WhenUnmapped};
+use elbowroom_sync::thread;
 use elbowroom_sync::time::{Duration, UNIX_EPOCH};
 use std::fs::File;
 use std::process::Command;
@@ -143,7 +144,7 @@ fn a_file_that_has_changed_is_another_file() {
         place.learn([1]);
         assert!(place.knows("data", 1), "{name}");
         // Kernels before 6.13 tell times by the tick.
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         change(&place, &data);
         assert!(!place.knows("data", 1), "{name}");
     }
@@ -163,7 +164,7 @@ fn our_own_changes_of_a_file_are_no_reason_to_forget_it() {
     let process = place.process();
     let object = process.open(&place.path("data"));
     assert!(process.would_read(&object, 1) > 0);
-    std::thread::sleep(Duration::from_millis(20));
+    thread::sleep(Duration::from_millis(20));
     std::fs::write(place.path("data"), vec![1; ((CHUNKS * CHUNK + 1) << 12) as usize]).unwrap();
     assert_eq!(process.save(), [""; 0]);
     assert!(place.knows("data", 1));
@@ -266,7 +267,7 @@ fn what_the_file_says_already_is_not_written_again() {
         (0..4).for_each(|_| process.read(&other, nth % CHUNKS));
         process.kept.state.lock().files.retain(|_, opened| opened.serial == other.serial);
         // Each time it is another file.
-        std::thread::sleep(Duration::from_millis(20));
+        thread::sleep(Duration::from_millis(20));
         File::options().write(true).open(place.path("other")).unwrap().set_modified(UNIX_EPOCH).unwrap();
         assert_eq!(process.save(), [""; 0]);
         turn += 1;
@@ -282,7 +283,7 @@ fn what_the_file_says_already_is_not_written_again() {
 #[test]
 fn processes_that_end_at_once_all_leave_what_they_know() {
     let place = Place::new();
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for chunk in 0..CHUNKS {
             let place = &place;
             scope.spawn(move || place.learn([chunk]));
@@ -291,7 +292,7 @@ fn processes_that_end_at_once_all_leave_what_they_know() {
     (0..CHUNKS).for_each(|chunk| assert!(place.knows("data", chunk), "{chunk}"));
     // Files are apart.
     (0..CHUNKS).for_each(|nth| place.make(&format!("data{nth}")));
-    std::thread::scope(|scope| {
+    thread::scope(|scope| {
         for nth in 0..CHUNKS {
             let place = &place;
             scope.spawn(move || {
