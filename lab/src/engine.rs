@@ -181,7 +181,7 @@ impl fmt::Display for Engine {
         let mut name = self.kind.name().to_owned();
         for off in self.ablation.off() {
             name.push('-');
-            name.push_str(off);
+            name.push_str(&off);
         }
         f.pad(&name)
     }

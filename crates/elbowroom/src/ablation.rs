@@ -93,10 +93,11 @@ impl Ablation {
         ]
     }
 
-    /// The names of the improvements and constants that are off.
-    pub fn off(mut self) -> Vec<&'static str> {
+    /// The improvements and constants that are off, and the constants that have another value than the tuned
+    /// one, each as [`Ablation::without`] takes it.
+    pub fn off(mut self) -> Vec<String> {
         let constants = self.tuning.off();
-        let switches = self.switches().into_iter().filter(|(_, on)| !**on).map(|(name, _)| name);
+        let switches = self.switches().into_iter().filter(|(_, on)| !**on).map(|(name, _)| name.to_owned());
         switches.chain(constants).collect()
     }
 
@@ -148,11 +149,14 @@ macro_rules! tuning {
             /// The names of all constants.
             const NAMES: &[&str] = &[$(stringify!($name),)*];
 
-            /// The names of the constants that have the value with which they do nothing.
-            fn off(&self) -> Vec<&'static str> {
-                let mut off = Vec::new();
+            /// The constants that do not have the value that was chosen: those that do nothing by name, others
+            /// with their value.
+            fn off(&self) -> Vec<String> {
+                let (tuned, mut off) = (Self::default(), Vec::new());
                 $(if self.$name == $off {
-                    off.push(stringify!($name));
+                    off.push(stringify!($name).to_owned());
+                } else if self.$name != tuned.$name {
+                    off.push(format!("{}={}", stringify!($name), self.$name));
                 })*
                 off
             }
@@ -276,6 +280,7 @@ mod tests {
         }
         let other = Ablation::without("pool_percent=12, given_way").unwrap();
         assert_eq!((other.tuning.pool_percent, other.given_way), (12, false));
+        assert_eq!(other.off(), ["given_way", "pool_percent=12"]);
         assert!(Ablation::without("pool_percent=much").unwrap_err().contains("much"));
         assert!(Ablation::without("given_way=1").unwrap_err().contains("given_way"));
         let error = Ablation::without("vma_locks,vma_lock").unwrap_err();

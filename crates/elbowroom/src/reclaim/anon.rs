@@ -6,7 +6,7 @@
 
 use super::Reclaim;
 use super::cost::{self, Cost};
-use super::policy::Policy;
+use super::policy::{Policy, Refaulted};
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::{Frames, GroupEvent, GroupId, Kind};
@@ -482,7 +482,8 @@ impl<P: Platform> Reclaim<P> {
             let lists = self.groups.ids().map(|group| self.lists.at(group, Kind::Anonymous));
             let active = lists.map(Lruvec::active_pages).sum();
             let room = self.listable_frames();
-            if self.policy.activates(Kind::Anonymous, distance, active, room) {
+            let back = Refaulted { kind: Kind::Anonymous, distance, pages: slots.len() };
+            if self.policy.activates(back, active, room) {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);
                 cost::note_folio(self, folio, Cost::Restore, slots.len() as u64);

@@ -24,7 +24,7 @@ pub(crate) use self::proactive::need;
 pub(crate) use self::scan::Target;
 
 use self::cost::{Cost, CostTable};
-use self::policy::{Chance, Policy, TwoLists};
+use self::policy::{Refaulted, Chance, Policy, TwoLists};
 use self::run_memory::RunMemory;
 use self::scan::Scan;
 pub(crate) use self::supplier::Supplier;
@@ -504,7 +504,8 @@ impl<P: Platform> Reclaim<P> {
             note_distance(self, distance, folio.pages() as f64 * stands_for);
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
-            self.policy.activates(Kind::File, distance, active, room)
+            let back = Refaulted { kind: Kind::File, distance, pages: folio.pages() as usize };
+            self.policy.activates(back, active, room)
         });
         if activate {
             folio.state.set(Flag::Active);

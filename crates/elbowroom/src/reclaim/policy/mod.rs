@@ -29,6 +29,16 @@ pub(crate) enum Chance {
     CountsAs(u32),
 }
 
+/// A folio that comes back after it was evicted.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Refaulted {
+    pub(crate) kind: Kind,
+    /// How many pages were evicted after it.
+    pub(crate) distance: u64,
+    /// How many pages it has.
+    pub(crate) pages: usize,
+}
+
 /// How pages age. Sizes are in pages; `room` is how many the lists may have in all.
 pub(crate) trait Policy {
     /// How many pages may be active. The oldest active pages beyond that become inactive.
@@ -49,9 +59,8 @@ pub(crate) trait Policy {
     /// touched.
     fn note_chance(&self, taken: bool);
 
-    /// Whether a page that comes back becomes active. `distance`: how many pages were evicted after it;
-    /// `active`: how many pages are active now.
-    fn activates(&self, kind: Kind, distance: u64, active: usize, room: usize) -> bool;
+    /// Whether a folio that comes back becomes active. `active`: how many pages are active now.
+    fn activates(&self, back: Refaulted, active: usize, room: usize) -> bool;
 }
 
 #[cfg(all(test, not(shuttle)))]

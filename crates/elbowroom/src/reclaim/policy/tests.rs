@@ -107,8 +107,9 @@ impl<P: Policy> Cache<P> {
         }
         let distance = self.evicted.remove(&number).map(|at| self.evictions - at);
         let active = self.size(List::Active);
-        let activate =
-            distance.is_some_and(|distance| self.policy.activates(Kind::File, distance, active, ROOM));
+        let activate = distance.is_some_and(|distance| {
+            self.policy.activates(Refaulted { kind: Kind::File, distance, pages: 1 }, active, ROOM)
+        });
         let list = if activate { List::Active } else { List::Inactive };
         self.put(number, list, Page { list, counts_as: 1, touched: false, was_active: activate });
     }

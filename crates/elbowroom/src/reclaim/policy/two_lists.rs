@@ -3,7 +3,7 @@
 //! is kept, as bimodal insertion does (Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
 
 use super::chances::Chances;
-use super::{Chance, Policy};
+use super::{Refaulted, Chance, Policy};
 use crate::ablation::Ablation;
 use crate::config::CHANCE_SAMPLE_ONE_IN;
 use crate::group::Kind;
@@ -69,20 +69,21 @@ impl Policy for TwoLists {
         }
     }
 
-    fn activates(&self, kind: Kind, distance: u64, active: usize, room: usize) -> bool {
+    fn activates(&self, back: Refaulted, active: usize, room: usize) -> bool {
         // Had the page been in the active list, it would not have been evicted: it is worth as much as the
         // pages there. Without this rule, pages that are used often, but not while they are on standby, are
         // evicted and come back; and the more of them do, the shorter any page stays on standby. Linux:
         // `workingset_refault`.
-        if distance <= active as u64 {
+        if back.distance <= active as u64 {
             return true;
         }
-        if kind == Kind::Anonymous {
+        if back.kind == Kind::Anonymous {
             return false;
         }
         // The page would not have stayed even in the active list: perhaps it is part of a cycle longer than
-        // memory. Keep some of these pages.
+        // memory. Keep some of these pages, while there is room for them: one that pushed out another that was
+        // kept would gain nothing, and in a cycle of few times memory all of these would be gone each round.
         let late = self.late.fetch_add(1, Ordering::Relaxed);
-        late.is_multiple_of(self.bimodal_one_in) && active < self.active_share(room)
+        late.is_multiple_of(self.bimodal_one_in) && active + back.pages <= self.active_share(room)
     }
 }
