@@ -149,8 +149,8 @@ macro_rules! tuning {
             /// The names of all constants.
             const NAMES: &[&str] = &[$(stringify!($name),)*];
 
-            /// The constants that do not have the value that was chosen: those that do nothing by name, others
-            /// with their value.
+            /// The constants that do not have the value that was chosen: those that do nothing by name,
+            /// others with their value.
             fn off(&self) -> Vec<String> {
                 let (tuned, mut off) = (Self::default(), Vec::new());
                 $(if self.$name == $off {
@@ -242,6 +242,8 @@ tuning! {
     swap_run_pages: u64 = 64, off 16;
     /// One part in this many of the arena waits, unmapped, to be touched again or freed.
     standby_share: usize = 16, off usize::MAX;
+    /// Memory is divided between the lists of files as folios of at least so many pages are used: 64 KiB.
+    division_pages: u64 = 16, off u64::MAX;
     /// How much of the arena the active list may have, in percent.
     active_percent: usize = 60, off 0;
     /// A handler looks for new faults after so many reads that it completed. A look costs a system call, and

@@ -24,7 +24,7 @@ pub(crate) use self::proactive::need;
 pub(crate) use self::scan::Target;
 
 use self::cost::{Cost, CostTable};
-use self::policy::{Refaulted, Chance, Policy, TwoLists};
+use self::policy::{Chance, Policy, Refaulted, TwoLists};
 use self::run_memory::RunMemory;
 use self::scan::Scan;
 pub(crate) use self::supplier::Supplier;
@@ -216,7 +216,7 @@ impl<P: Platform> Reclaim<P> {
     }
 
     fn writes_ahead(&self) -> usize {
-        let standby = self.policy.standby_share(self.listable_frames());
+        let standby = self.policy.standby_share(Kind::Anonymous, self.listable_frames());
         standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
     }
 
@@ -370,11 +370,16 @@ impl<P: Platform> Reclaim<P> {
         // A page that was active before always gets its second chance, and says nothing about pages that
         // were not.
         let unknown = folio.order == 0 && !folio.state.test(Flag::Workingset);
+        let file_pages = if folio.is_cached() { folio.pages() } else { 0 };
+        let note_file = |taken| self.policy.note_file_chance(file_pages, taken, self.listable_frames());
         let mut victim = match self.meet(folio, woken) {
             Met::Locked(victim) => victim,
             Met::Not(folio, fate) => {
-                if unknown && fate == Fate::Active {
-                    self.policy.note_chance(true);
+                if fate == Fate::Active {
+                    note_file(true);
+                    if unknown {
+                        self.policy.note_chance(true);
+                    }
                 }
                 self.put_back(folio, fate);
                 return 0;
@@ -395,8 +400,11 @@ impl<P: Platform> Reclaim<P> {
             self.counters.add(Event::FileOuts, pages as u64);
             (Fate::Gone, pages)
         };
-        if unknown && fate == Fate::Gone {
-            self.policy.note_chance(false);
+        if fate == Fate::Gone {
+            note_file(false);
+            if unknown {
+                self.policy.note_chance(false);
+            }
         }
         self.put_back(victim.into_folio(), fate);
         freed

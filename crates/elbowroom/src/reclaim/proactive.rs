@@ -6,7 +6,7 @@
 use super::policy::{Policy, Proactive, Seen};
 use super::{Reclaim, Target};
 use crate::config::{FRAMES_AT_HAND, FREE_AHEAD_PAGES, GIVE_BOUND};
-use crate::group::{GroupId, PressureUse};
+use crate::group::{GroupId, Kind, PressureUse};
 use crate::page::Ready;
 use crate::platform::Platform;
 use crate::quiet::Rester;
@@ -281,7 +281,8 @@ fn let_go<P: Platform>(reclaim: &Reclaim<P>, want: u64) -> Went {
     let (began, mut freed) = (gone(), 0);
     let enough = began + want.min(has(reclaim) / STEP_SHARE);
     // Standby is filled before any page of it goes.
-    let standby = 2 * reclaim.policy.standby_share(reclaim.listable_frames()) as u64 + MOST_IN_VAIN;
+    let standby =
+        2 * reclaim.policy.standby_share(Kind::File, reclaim.listable_frames()) as u64 + MOST_IN_VAIN;
     while Instant::now() < until && gone() < enough {
         let leave = reclaim.stop.load(Ordering::Acquire) || reclaim.quiet.is_wanted(Rester::Helper);
         if leave || reclaim.is_writing_enough() {

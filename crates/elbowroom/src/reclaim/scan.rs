@@ -193,7 +193,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     /// The weight of lists, for [`pick`]: their pages that can be taken now (those not touched for some
     /// time, and active ones beyond their share), less the protected part, times the weight of the kind.
     fn weight(&self, Source { lruvec, room, part, .. }: &Source<'_>) -> u64 {
-        let share = self.reclaim.policy.active_share(*room);
+        let share = self.reclaim.policy.valued_share(*room);
         let pages = lruvec.idle_pages() + lruvec.active_pages().saturating_sub(share);
         (pages as u64).saturating_mul(*part)
     }
@@ -221,10 +221,10 @@ impl<'a, P: Platform> Scan<'a, P> {
             let mut rotated = 0;
             let next = |sizes, active| {
                 rotated = active;
-                reclaim.policy.next(sizes, *room, barren)
+                reclaim.policy.next(sizes, *kind, *room, barren)
             };
             let batch = Batch { pages, folios: RECLAIM_BATCH_FOLIOS, wanted: want - freed };
-            let taken = lruvec.take(reclaim.policy.active_share(*room), batch, next);
+            let taken = lruvec.take(reclaim.policy.active_share(*kind, *room), batch, next);
             cost::note(reclaim, (*group, *kind), Cost::Rotation, rotated as u64);
             match taken {
                 Some(Taken::Standby(folios)) => {

@@ -7,6 +7,7 @@
 
 mod balance;
 mod chances;
+mod division;
 mod pick;
 mod proactive;
 mod two_lists;
@@ -41,16 +42,20 @@ pub(crate) struct Refaulted {
 
 /// How pages age. Sizes are in pages; `room` is how many the lists may have in all.
 pub(crate) trait Policy {
-    /// How many pages may be active. The oldest active pages beyond that become inactive.
-    fn active_share(&self, room: usize) -> usize;
+    /// How many pages of a kind may be active. The oldest active pages beyond that become inactive.
+    fn active_share(&self, kind: Kind, room: usize) -> usize;
 
-    /// How many pages may wait on standby before some of them are evicted.
-    fn standby_share(&self, room: usize) -> usize;
+    /// How many pages are worth as much as active ones when lists of several kinds and groups are to give:
+    /// the same of all, however a kind divides what it has.
+    fn valued_share(&self, room: usize) -> usize;
+
+    /// How many pages of a kind may wait on standby before some of them are evicted.
+    fn standby_share(&self, kind: Kind, room: usize) -> usize;
 
     /// Which list reclaim takes from next: the inactive list, whose pages get their second chance, or
     /// standby, whose pages are evicted, and how many of those. `barren`: no folio that the inactive list
     /// gave last could be taken.
-    fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next;
+    fn next(&self, sizes: Sizes, kind: Kind, room: usize, barren: bool) -> Next;
 
     /// Whether a page gets its second chance. `was_active`: it has been active since it came in.
     fn chance(&self, was_active: bool) -> Chance;
@@ -58,6 +63,9 @@ pub(crate) trait Policy {
     /// Notes that the second chance of a single page that was never active has ended. `taken`: the page was
     /// touched.
     fn note_chance(&self, taken: bool);
+
+    /// Notes that the second chance of a folio of a file has ended, whatever the folio was before.
+    fn note_file_chance(&self, pages: u64, taken: bool, room: usize);
 
     /// Whether a folio that comes back becomes active. `active`: how many pages are active now.
     fn activates(&self, back: Refaulted, active: usize, room: usize) -> bool;

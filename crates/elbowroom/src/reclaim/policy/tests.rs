@@ -1,12 +1,12 @@
 //! The policies on caches of a few hundred pages, driven as reclaim drives them.
 
-use super::{Chance, Policy, TwoLists};
+use super::{Chance, Policy, Refaulted, TwoLists};
 use crate::ablation::Ablation;
 use crate::group::Kind;
 use crate::lru::{List, Next, Sizes};
 use std::collections::{HashMap, VecDeque};
 
-/// How many pages fit in the cache.
+/// How many folios fit in the cache.
 const ROOM: usize = 512;
 
 /// A page that is in memory.
@@ -18,9 +18,10 @@ struct Page {
     was_active: bool,
 }
 
-/// A cache of single clean pages of a file.
+/// A cache of clean folios of a file, each of as many pages.
 struct Cache<P> {
     policy: P,
+    each: usize,
     pages: HashMap<u64, Page>,
     /// The inactive, standby and active list, by [`List`].
     lists: [VecDeque<u64>; 3],
@@ -31,14 +32,18 @@ struct Cache<P> {
 }
 
 impl<P: Policy> Cache<P> {
-    fn new(policy: P) -> Self {
+    fn new(policy: P, each: usize) -> Self {
         let lists = Default::default();
-        Self { policy, pages: HashMap::new(), lists, evicted: HashMap::new(), evictions: 0, hits: 0 }
+        Self { policy, each, pages: HashMap::new(), lists, evicted: HashMap::new(), evictions: 0, hits: 0 }
+    }
+
+    fn room(&self) -> usize {
+        ROOM * self.each
     }
 
     fn size(&self, list: List) -> usize {
         let pages = self.pages.values().filter(|page| page.list == list);
-        pages.map(|page| page.counts_as as usize).sum()
+        pages.map(|page| page.counts_as as usize * self.each).sum()
     }
 
     fn put(&mut self, number: u64, list: List, page: Page) {
@@ -60,7 +65,7 @@ impl<P: Policy> Cache<P> {
     fn reclaim(&mut self) {
         let before = self.pages.len();
         while self.pages.len() == before {
-            while self.size(List::Active) > self.policy.active_share(ROOM) {
+            while self.size(List::Active) > self.policy.active_share(Kind::File, self.room()) {
                 let (number, page) = self.pop(List::Active).expect("it has pages");
                 let list = if page.touched { List::Active } else { List::Inactive };
                 self.put(number, list, Page { touched: false, ..page });
@@ -70,12 +75,13 @@ impl<P: Policy> Cache<P> {
                 standby: self.size(List::Standby),
                 active: self.size(List::Active),
             };
-            let next = self.policy.next(sizes, ROOM, false);
+            let next = self.policy.next(sizes, Kind::File, self.room(), false);
             let list = if next == Next::Age { List::Inactive } else { List::Standby };
             let Some((number, page)) = self.pop(list) else { panic!("nothing can be evicted of {sizes:?}") };
             let single = Page { counts_as: 1, touched: false, ..page };
             if list == List::Inactive {
-                match self.policy.chance(page.was_active) {
+                let alone = self.each == 1;
+                match if alone { self.policy.chance(page.was_active) } else { Chance::CountsAs(1) } {
                     Chance::Skipped => self.evict(number),
                     Chance::CountsAs(counts_as) => {
                         self.put(number, List::Standby, Page { counts_as, ..single });
@@ -83,7 +89,8 @@ impl<P: Policy> Cache<P> {
                 }
                 continue;
             }
-            if !page.was_active {
+            self.policy.note_file_chance(self.each as u64, page.touched, self.room());
+            if !page.was_active && self.each == 1 {
                 self.policy.note_chance(page.touched);
             }
             if page.touched {
@@ -105,19 +112,29 @@ impl<P: Policy> Cache<P> {
         while self.pages.len() >= ROOM {
             self.reclaim();
         }
-        let distance = self.evicted.remove(&number).map(|at| self.evictions - at);
+        let evictions = |at| (self.evictions - at) * self.each as u64;
+        let distance = self.evicted.remove(&number).map(evictions);
         let active = self.size(List::Active);
         let activate = distance.is_some_and(|distance| {
-            self.policy.activates(Refaulted { kind: Kind::File, distance, pages: 1 }, active, ROOM)
+            self.policy.activates(
+                Refaulted { kind: Kind::File, distance, pages: self.each },
+                active,
+                self.room(),
+            )
         });
         let list = if activate { List::Active } else { List::Inactive };
         self.put(number, list, Page { list, counts_as: 1, touched: false, was_active: activate });
     }
 }
 
-/// The share of hits, in percent, of the second half of the accesses.
+/// The share of hits, in percent, of the second half of the accesses to single pages.
 fn hit_percent(ablation: &Ablation, accesses: &[u64]) -> u64 {
-    let mut cache = Cache::new(TwoLists::new(ablation));
+    hit_percent_of(1, ablation, accesses)
+}
+
+/// The same of folios of so many pages.
+fn hit_percent_of(each: usize, ablation: &Ablation, accesses: &[u64]) -> u64 {
+    let mut cache = Cache::new(TwoLists::new(ablation), each);
     let (warm, measured) = accesses.split_at(accesses.len() / 2);
     warm.iter().for_each(|page| cache.access(*page));
     cache.hits = 0;
@@ -140,7 +157,7 @@ fn what_fits_stays_beside_a_few_others() {
 fn what_cannot_be_taken_is_not_asked_for_again() {
     let policy = TwoLists::new(&Ablation::default());
     let sizes = |inactive, standby| Sizes { inactive, standby, active: 0 };
-    let next = |sizes, barren| policy.next(sizes, ROOM, barren);
+    let next = |sizes, barren| policy.next(sizes, Kind::File, ROOM, barren);
     assert_eq!(next(sizes(100, 1), false), Next::Age);
     assert_eq!(next(sizes(100, 1), true), Next::Evict(0));
     assert_eq!(next(sizes(0, 1), false), Next::Evict(0));
@@ -176,11 +193,91 @@ fn chances_that_nobody_takes_are_skipped() {
     let mut random = fastrand::Rng::with_seed(3);
     let accesses: Vec<u64> = (0..60_000).map(|_| random.u64(0..50 * ROOM as u64)).collect();
     let policy = TwoLists::new(&Ablation::default());
-    let mut cache = Cache::new(policy);
+    let mut cache = Cache::new(policy, 1);
     accesses.iter().for_each(|page| cache.access(*page));
     let skipped = (0..160).filter(|_| cache.policy.chance(false) == Chance::Skipped).count();
     assert_eq!(skipped, 150, "one in sixteen has its chance");
     assert_eq!(cache.policy.chance(true), Chance::CountsAs(1), "it was active once");
     let with = hit_percent(&Ablation { skipped_chances: false, ..Ablation::default() }, &accesses);
     assert!(hit_percent(&Ablation::default(), &accesses).abs_diff(with) <= 1);
+}
+
+fn undivided() -> Ablation {
+    Ablation::without("division_pages").unwrap()
+}
+
+/// The share of hits, in percent, of the second half of the accesses to an LRU list.
+fn lru_percent(accesses: &[u64]) -> u64 {
+    let (mut list, mut hits) = (VecDeque::new(), 0);
+    for (turn, page) in accesses.iter().enumerate() {
+        match list.iter().position(|other| other == page) {
+            Some(place) => {
+                hits += u64::from(turn >= accesses.len() / 2);
+                list.remove(place);
+            }
+            None if list.len() == ROOM => _ = list.pop_front(),
+            None => {}
+        }
+        list.push_back(*page);
+    }
+    hits * 100 / (accesses.len() - accesses.len() / 2) as u64
+}
+
+/// Accesses to the experts of a model that is four times as large as memory: each token uses 4 of the 32 of
+/// each of 12 layers, some more than others, and often those that the token before has used. An expert has 5
+/// folios, and each layer 4 more that all tokens use.
+fn experts(seed: u64, tokens: usize) -> Vec<u64> {
+    let mut random = fastrand::Rng::with_seed(seed);
+    let mut orders: Vec<Vec<u64>> = (0..12).map(|_| (0..32).collect()).collect();
+    orders.iter_mut().for_each(|order| random.shuffle(order));
+    let mut used: Vec<Vec<u64>> = orders.iter().map(|order| order[..4].to_vec()).collect();
+    let mut accesses = Vec::new();
+    for _ in 0..tokens {
+        for (layer, (order, used)) in (0..).zip(orders.iter().zip(&mut used)) {
+            let mut next: Vec<u64> = used.iter().copied().filter(|_| random.u8(0..10) < 3).collect();
+            while next.len() < 4 {
+                let expert = order[(random.f64().powi(2) * 32.0) as usize];
+                if !next.contains(&expert) {
+                    next.push(expert);
+                }
+            }
+            accesses.extend((0..4).map(|part| 100_000 + layer * 4 + part));
+            accesses.extend(
+                next.iter().flat_map(|expert| (0..5).map(move |part| (layer * 32 + expert) * 5 + part)),
+            );
+            *used = next;
+        }
+    }
+    accesses
+}
+
+/// Of folios that are used again soon nearly as many are kept as an LRU list keeps: more than without a
+/// division of its own.
+#[test]
+fn experts_that_are_used_again_are_kept() {
+    let accesses = experts(5, 400);
+    let [divided, even] =
+        [Ablation::default(), undivided()].map(|ablation| hit_percent_of(32, &ablation, &accesses));
+    let lru = lru_percent(&accesses);
+    assert!(divided + 1 >= lru && divided >= even + 3, "{divided} percent, {even} undivided, LRU {lru}");
+}
+
+/// Of a cycle over four times the memory, all that fits is kept from the second round on, but for a few.
+#[test]
+fn a_cycle_of_large_folios_keeps_nearly_all_of_memory() {
+    let rounds: Vec<u64> = (0..12).flat_map(|_| 0..4 * ROOM as u64).collect();
+    let divided = hit_percent_of(32, &Ablation::default(), &rounds);
+    let even = hit_percent_of(32, &undivided(), &rounds);
+    assert!(divided >= 23 && even <= 15, "{divided} percent, {even} undivided, and 25 are possible");
+}
+
+/// What comes behind a cycle is not worse for what was kept of it.
+#[test]
+fn what_was_kept_goes_when_it_is_not_used_any_more() {
+    let cycle = (0..6).flat_map(|_| 0..4 * ROOM as u64);
+    let others = experts(7, 400).into_iter().map(|expert| expert + 1_000_000);
+    let accesses: Vec<u64> = cycle.chain(others).collect();
+    let percent = hit_percent_of(32, &Ablation::default(), &accesses);
+    let alone = hit_percent_of(32, &Ablation::default(), &experts(7, 400));
+    assert!(percent + 2 >= alone, "{percent} percent, {alone} without a cycle before");
 }

@@ -3,7 +3,8 @@
 //! is kept, as bimodal insertion does (Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
 
 use super::chances::Chances;
-use super::{Refaulted, Chance, Policy};
+use super::division::{Divided, Division};
+use super::{Chance, Policy, Refaulted};
 use crate::ablation::Ablation;
 use crate::config::CHANCE_SAMPLE_ONE_IN;
 use crate::group::Kind;
@@ -15,6 +16,10 @@ pub(crate) struct TwoLists {
     /// The pages on standby may be the room divided by this.
     standby_part: usize,
     active_percent: usize,
+    /// How the memory of files is divided.
+    divided: Divided,
+    /// Folios of so many pages say by their use how that is.
+    division_pages: u64,
     /// One in so many pages that come back too late becomes active all the same.
     bimodal_one_in: u64,
     /// Which pages skip their second chance. `None`: each page has one.
@@ -29,6 +34,8 @@ impl TwoLists {
         Self {
             standby_part: ablation.tuning.standby_share,
             active_percent: ablation.tuning.active_percent,
+            divided: Divided::default(),
+            division_pages: ablation.tuning.division_pages,
             bimodal_one_in: ablation.tuning.bimodal_one_in,
             chances: ablation.skipped_chances.then(Chances::default),
             late: AtomicU64::new(0),
@@ -36,17 +43,30 @@ impl TwoLists {
     }
 }
 
+impl TwoLists {
+    /// The part of the memory of a kind that is standby, one in so many, and what the active list may have of
+    /// it, in percent.
+    fn shares(&self, kind: Kind) -> (usize, usize) {
+        let even = (self.standby_part, self.active_percent);
+        if kind == Kind::File { self.divided.current().shares(even) } else { even }
+    }
+}
+
 impl Policy for TwoLists {
-    fn active_share(&self, room: usize) -> usize {
+    fn active_share(&self, kind: Kind, room: usize) -> usize {
+        room * self.shares(kind).1 / 100
+    }
+
+    fn valued_share(&self, room: usize) -> usize {
         room * self.active_percent / 100
     }
 
-    fn standby_share(&self, room: usize) -> usize {
-        room / self.standby_part
+    fn standby_share(&self, kind: Kind, room: usize) -> usize {
+        room / self.shares(kind).0
     }
 
-    fn next(&self, sizes: Sizes, room: usize, barren: bool) -> Next {
-        match sizes.standby.saturating_sub(self.standby_share(room)) {
+    fn next(&self, sizes: Sizes, kind: Kind, room: usize, barren: bool) -> Next {
+        match sizes.standby.saturating_sub(self.standby_share(kind, room)) {
             0 if sizes.inactive > 0 && !barren => Next::Age,
             beyond => Next::Evict(beyond),
         }
@@ -69,7 +89,16 @@ impl Policy for TwoLists {
         }
     }
 
+    fn note_file_chance(&self, pages: u64, taken: bool, room: usize) {
+        if pages >= self.division_pages {
+            self.divided.note_chance(pages, taken, room);
+        }
+    }
+
     fn activates(&self, back: Refaulted, active: usize, room: usize) -> bool {
+        if back.kind == Kind::File && back.pages as u64 >= self.division_pages {
+            self.divided.note_back(back.pages as u64, back.distance, room);
+        }
         // Had the page been in the active list, it would not have been evicted: it is worth as much as the
         // pages there. Without this rule, pages that are used often, but not while they are on standby, are
         // evicted and come back; and the more of them do, the shorter any page stays on standby. Linux:
@@ -81,9 +110,13 @@ impl Policy for TwoLists {
             return false;
         }
         // The page would not have stayed even in the active list: perhaps it is part of a cycle longer than
-        // memory. Keep some of these pages, while there is room for them: one that pushed out another that was
-        // kept would gain nothing, and in a cycle of few times memory all of these would be gone each round.
+        // memory. Keep some of these pages, while there is room for them: one that pushed out another that
+        // was kept would gain nothing, and in a cycle of few times memory all of these would be gone each
+        // round.
         let late = self.late.fetch_add(1, Ordering::Relaxed);
-        late.is_multiple_of(self.bimodal_one_in) && active + back.pages <= self.active_share(room)
+        let kept = self.divided.current() == Division::Kept;
+        // There is room for more, and those that are kept push out none.
+        let one_in = if kept { self.bimodal_one_in.div_ceil(4) } else { self.bimodal_one_in };
+        late.is_multiple_of(one_in) && active + back.pages <= self.active_share(back.kind, room)
     }
 }

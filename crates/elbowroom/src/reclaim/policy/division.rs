@@ -1,0 +1,169 @@
+//! How the memory of large folios of files is divided between the lists: as suits the way in which they are
+//! used.
+//!
+//! Accesses to mapped pages are not seen. What is seen of a folio that is used again is its touch on standby,
+//! or its read, if it was evicted before. The touch of a large folio costs one fault, and spares the read of
+//! all of its pages. How many are used again *soon*, on standby or after at most half as many evictions as
+//! memory has pages, tells three ways of use apart, and each has a division of its own:
+//!
+//! * *Kept*: hardly any, as in passes over more than memory. Nearly all of memory is for active folios, and
+//!   those that have become active stay, so the next pass finds them.
+//! * *Even*: the division of single pages.
+//! * *Long*: many, as of the experts of a model. Half of memory is standby, so folios that are used again
+//!   soon are told from others nearly as an LRU list tells them.
+//!
+//! A change takes two looks in turn that agree, each after as many pages as memory has had their second
+//! chance, so there is at most one for each two times that memory is filled anew.
+
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+
+/// Of a thousand pages that had their second chance so many are used again soon: fewer begin the division
+/// *kept*, more end it.
+const KEPT_BEGINS: u64 = 20;
+const KEPT_ENDS: u64 = 120;
+
+/// More begin the division *long*, fewer end it.
+const LONG_BEGINS: u64 = 200;
+const LONG_ENDS: u64 = 100;
+
+/// A division of the memory.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Division {
+    /// As for single pages.
+    Even,
+    /// Nearly all is for active folios.
+    Kept,
+    /// Half is standby.
+    Long,
+}
+
+impl Division {
+    const ALL: [Self; 3] = [Self::Even, Self::Kept, Self::Long];
+
+    /// The part of the memory that is standby: one in so many; and what the active list may have, in percent.
+    /// `even`: these of the even division.
+    pub(super) fn shares(self, even: (usize, usize)) -> (usize, usize) {
+        match self {
+            Self::Even => even,
+            Self::Kept => (even.0.max(64), even.1.max(96)),
+            Self::Long => (even.0.min(2), even.1.min(30)),
+        }
+    }
+
+    /// The division that suits what is used again soon, in pages of a thousand.
+    fn suits(self, soon: u64) -> Self {
+        match self {
+            Self::Long if soon >= LONG_ENDS => Self::Long,
+            Self::Kept if soon <= KEPT_ENDS => Self::Kept,
+            _ if soon > LONG_BEGINS => Self::Long,
+            _ if soon < KEPT_BEGINS => Self::Kept,
+            _ => Self::Even,
+        }
+    }
+}
+
+/// The division in use, with what has been counted. Counts that get lost because threads race do no harm.
+#[derive(Default)]
+pub(super) struct Divided {
+    /// Its index in [`Division::ALL`].
+    current: AtomicUsize,
+    /// The index of the one that suited what the last look found.
+    wanted: AtomicUsize,
+    /// Pages whose second chance has ended since the last look.
+    ended: AtomicU64,
+    /// Pages that were used again soon.
+    soon: AtomicU64,
+}
+
+impl Divided {
+    /// The division in use.
+    pub(super) fn current(&self) -> Division {
+        Division::ALL[self.current.load(Ordering::Relaxed)]
+    }
+
+    /// Notes that a folio of so many pages came back, after as many pages of the `room` as `distance` had
+    /// been evicted.
+    pub(super) fn note_back(&self, pages: u64, distance: u64, room: usize) {
+        if distance <= room as u64 / 2 {
+            self.soon.fetch_add(pages, Ordering::Relaxed);
+        }
+    }
+
+    /// Notes that the second chance of a folio of so many pages has ended. `room`: the pages that the lists
+    /// may have.
+    pub(super) fn note_chance(&self, pages: u64, taken: bool, room: usize) {
+        if taken {
+            self.soon.fetch_add(pages, Ordering::Relaxed);
+        }
+        let ended = self.ended.fetch_add(pages, Ordering::Relaxed) + pages;
+        if ended <= room as u64 {
+            return;
+        }
+        self.ended.store(0, Ordering::Relaxed);
+        let soon = self.soon.swap(0, Ordering::Relaxed).saturating_mul(1000) / ended;
+        let current = self.current();
+        let wanted = current.suits(soon);
+        let before = self.wanted.swap(wanted as usize, Ordering::Relaxed);
+        if wanted != current && before == wanted as usize {
+            self.current.store(wanted as usize, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
+mod tests {
+    use super::*;
+
+    const ROOM: usize = 100_000;
+    const PAGES: u64 = 16;
+
+    /// Looks, with so many of a thousand folios used again soon, half of them on standby.
+    fn look(divided: &Divided, looks: u64, soon: u64) {
+        for turn in 0..looks * (ROOM as u64 / PAGES + 1) {
+            let is_soon = turn * soon / 1000 != (turn + 1) * soon / 1000;
+            divided.note_chance(PAGES, is_soon && turn % 2 == 0, ROOM);
+            if is_soon && turn % 2 == 1 {
+                divided.note_back(PAGES, ROOM as u64 / 2, ROOM);
+            }
+            divided.note_back(PAGES, ROOM as u64 / 2 + 1, ROOM);
+        }
+    }
+
+    #[test]
+    fn the_division_follows_how_many_are_used_again_soon() {
+        let divided = Divided::default();
+        assert_eq!(divided.current(), Division::Even);
+        let steps = [
+            (1, 250, Division::Even, "one look is not enough"),
+            (2, 250, Division::Long, "two are"),
+            (4, 120, Division::Long, "not much fewer"),
+            (4, 50, Division::Even, "far fewer"),
+            (4, 10, Division::Kept, "hardly any"),
+            (4, 60, Division::Kept, "not many more"),
+            (4, 140, Division::Even, "many more"),
+            (4, 180, Division::Even, "not enough"),
+            (1, 250, Division::Even, "once"),
+            (1, 100, Division::Even, "not again"),
+            (1, 250, Division::Even, "once more"),
+            (4, 5, Division::Kept, "a scan"),
+            (4, 400, Division::Long, "many at once"),
+        ];
+        for (looks, soon, expected, why) in steps {
+            look(&divided, looks, soon);
+            assert_eq!(divided.current(), expected, "{why}: {soon} in {looks} looks");
+        }
+    }
+
+    #[test]
+    fn no_share_is_out_of_range() {
+        for even in [(1, 0), (16, 60), (usize::MAX, 100)] {
+            for division in Division::ALL {
+                let (standby, active) = division.shares(even);
+                assert!(standby >= 1 && active <= 100);
+            }
+        }
+        let divided = Divided::default();
+        divided.note_chance(u64::MAX >> 8, true, 0);
+        divided.note_chance(1, true, usize::MAX);
+    }
+}
