@@ -59,7 +59,7 @@ zero-copy-receive  threads insert received pages while another changes the right
 
 Unmodified programs:
 programs           on files larger than their memory (numpy, SQLite, ripgrep, Annoy, LMDB, faiss, git ...)
-programs           --kind models: models larger than their memory (llama.cpp, a mixture of experts)
+programs           --kind models: models and indexes larger than their memory (llama.cpp, faiss, Tantivy)
 programs           --kind memory: allocate more than their memory (NumPy, Polars, redis, Java, C++ ...)
 programs           --kind in-memory: the same, and everything fits: what does it cost?
 tree               trees of processes under one budget: Python workers, make, commands, kills

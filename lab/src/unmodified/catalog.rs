@@ -1,7 +1,7 @@
 //! The programs: what they need, how their data is made, and how they are run.
 
 /// The scripts and sources, which are written beside the data.
-pub const SOURCES: [(&str, &str); 14] = [
+pub const SOURCES: [(&str, &str); 17] = [
     ("common.py", include_str!("../../programs/common.py")),
     ("arrays.py", include_str!("../../programs/arrays.py")),
     ("sqlite.py", include_str!("../../programs/sqlite.py")),
@@ -11,6 +11,9 @@ pub const SOURCES: [(&str, &str); 14] = [
     ("vectors.py", include_str!("../../programs/vectors.py")),
     ("repository.py", include_str!("../../programs/repository.py")),
     ("mixture.py", include_str!("../../programs/mixture.py")),
+    ("search.py", include_str!("../../programs/search.py")),
+    ("tables.py", include_str!("../../programs/tables.py")),
+    ("graph.py", include_str!("../../programs/graph.py")),
     ("hash.c", include_str!("../../programs/hash.c")),
     ("needs.c", include_str!("../../programs/needs.c")),
     ("memory.py", include_str!("../../programs/memory.py")),
@@ -43,6 +46,8 @@ pub struct Built {
     /// How long building it takes, for people.
     pub takes: &'static str,
 }
+
+const HNSWLIB: Built = Built { module: "hnswlib", package: "hnswlib", compiler: "g++", takes: "a minute" };
 
 const LLAMA: Built = Built {
     module: "llama_cpp",
@@ -220,15 +225,7 @@ pub const FILES: [Program; 10] = [
         leaves: Data::Copied("store.mdb"),
         ..NONE
     },
-    Program {
-        name: "faiss",
-        needs: &[NUMPY, Need::Module("faiss", "faiss-cpu")],
-        data: "vectors-1",
-        make: script!("vectors", "make"),
-        warm: script!("vectors", "warm"),
-        run: script!("vectors", "run"),
-        ..NONE
-    },
+    FAISS,
     Program {
         name: "tokyo",
         needs: &[Need::Compiled(&HASH)],
@@ -262,17 +259,40 @@ pub const FILES: [Program; 10] = [
     },
 ];
 
-/// Programs that run models of machine learning from mapped files.
-pub const MODELS: [Program; 1] = [Program {
-    name: "llama",
-    needs: &[NUMPY, Need::Module("gguf", "gguf"), Need::Built(&LLAMA)],
-    data: "mixture-1",
-    make: script!("mixture", "make"),
-    warm: script!("mixture", "warm"),
-    run: script!("mixture", "run"),
-    lines_are: "tokens",
+const FAISS: Program = Program {
+    name: "faiss",
+    needs: &[NUMPY, Need::Module("faiss", "faiss-cpu")],
+    data: "vectors-1",
+    make: script!("vectors", "make"),
+    warm: script!("vectors", "warm"),
+    run: script!("vectors", "run"),
     ..NONE
-}];
+};
+
+/// Programs that read chunks of large mapped files: models of machine learning and indexes.
+pub const MODELS: [Program; 3] = [
+    Program {
+        name: "llama",
+        needs: &[NUMPY, Need::Module("gguf", "gguf"), Need::Built(&LLAMA)],
+        data: "mixture-1",
+        make: script!("mixture", "make"),
+        warm: script!("mixture", "warm"),
+        run: script!("mixture", "run"),
+        lines_are: "tokens",
+        ..NONE
+    },
+    Program { memory_divisor: 3, ..FAISS },
+    Program {
+        name: "tantivy",
+        needs: &[NUMPY, Need::Module("tantivy", "tantivy")],
+        data: "search-1",
+        make: script!("search", "make"),
+        warm: script!("search", "warm"),
+        run: script!("search", "run"),
+        memory_divisor: 2,
+        ..NONE
+    },
+];
 
 /// A quarter of the model that lab/programs/mixture.py makes, in MiB.
 pub const fn quarter_of_model(percent: u64) -> u64 {
@@ -283,7 +303,7 @@ pub const fn quarter_of_model(percent: u64) -> u64 {
 }
 
 /// Programs that allocate more than they may have: at 100 % about four times 512M.
-pub const MEMORY: [Program; 8] = [
+pub const MEMORY: [Program; 10] = [
     Program {
         name: "arrays",
         needs: &[NUMPY],
@@ -343,12 +363,31 @@ pub const MEMORY: [Program; 8] = [
         run: &["{scripts}/maps", "{percent}"],
         ..IN_MEMORY
     },
+    Program {
+        name: "hnswlib",
+        needs: &[NUMPY, Need::Built(&HNSWLIB)],
+        data: "graph-1",
+        make: script!("graph", "make"),
+        warm: script!("graph", "warm"),
+        run: script!("graph", "run"),
+        memory_divisor: 2,
+        ..NONE
+    },
+    Program {
+        name: "duckdb",
+        needs: &[Need::Module("duckdb", "duckdb")],
+        data: "tables-1",
+        make: script!("tables", "make"),
+        warm: script!("tables", "warm"),
+        run: script!("tables", "run"),
+        ..NONE
+    },
 ];
 
 /// The same programs, and one that allocates more than it needs.
-pub const AUTO: [Program; 9] = {
-    let [arrays, frames, sort, zstd, sqlite, redis, java, maps] = MEMORY;
-    [NEEDS_AN_EIGHTH, arrays, frames, sort, zstd, sqlite, redis, java, maps]
+pub const AUTO: [Program; 11] = {
+    let [arrays, frames, sort, zstd, sqlite, redis, java, maps, hnswlib, duckdb] = MEMORY;
+    [NEEDS_AN_EIGHTH, arrays, frames, sort, zstd, sqlite, redis, java, maps, hnswlib, duckdb]
 };
 
 const NEEDS_AN_EIGHTH: Program = Program {

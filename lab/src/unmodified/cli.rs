@@ -38,6 +38,10 @@ The programs of --kind files, and what they need:
 Those of --kind models, with a quarter of the model as memory:
   llama    32 tokens of a mixture of experts of random weights in f16: 3.4 GB, 12 layers x 32 experts
            of 8.65 MB, of which 4 are used   apt: g++; python: llama-cpp-python (built by pip), gguf, numpy
+  faiss    400 searches in inverted lists of 1 GB; a third of that memory
+                                                             python: faiss-cpu, numpy
+  tantivy  3,000 queries of an index of 1.4 GB, and the texts of what they find; half of that memory
+                                                             python: tantivy, numpy
 Plain is the kernel with all memory that there is, and the model is in the page cache then. Each token and a
 checksum of what it was chosen from must be the same in all engines. A table of its own has tokens per second,
 without the program's start and the prompt.
@@ -50,6 +54,9 @@ Those of --kind memory, which need four times the memory that they have:
   redis    7,000,000 values, then reads and changes          apt: redis-server; python
   java     a map of 12,000,000 strings                       apt: default-jdk-headless
   maps     two maps of 6,000,000 strings in C++              apt: g++
+  hnswlib  4,000 searches by the graph of an index of 0.8 GB in memory; half
+                                                             apt: g++; python: hnswlib (built by pip), numpy
+  duckdb   groups, a join and an order of 24,000,000 rows    python: duckdb
 The kernel has a swap file in DIR then, and plain is the kernel with all memory that there is.
 Those of --kind in-memory are the same, with so much memory that nothing is paged out (--memory 4G, or in
 proportion to --percent; at least 256M): plain, beside Elbowroom with its default heap (elbowroom-large)
@@ -70,7 +77,7 @@ Python is that of DIR/venv if there is one, else python3. The data is made once,
 pub enum ProgramsKind {
     /// They map files that are larger than the memory
     Files,
-    /// They run models that are larger than the memory, from mapped files
+    /// They read chunks of mapped files that are larger than the memory: of a model, of indexes
     Models,
     /// They allocate more than the memory
     Memory,
