@@ -33,15 +33,22 @@ fn stats(options: &[&str], arguments: &[&str]) -> (serde_json::Value, u64) {
 /// What a program does not use goes out, and what it uses stays; what went out comes back with its bytes.
 #[test]
 fn a_run_has_what_it_needs() {
-    // Much may be lost: the machine may have other work, and then pages go slowly.
+    // Much may be lost, and there is more time if that was not enough: while all processors have other work,
+    // pages go slowly.
     let options = ["--memory", "auto", "--memory-max", "512M", "--slowdown", "50%"];
-    let (stats, _) = stats(&options, &["192", "24", "8"]);
-    let bytes = |key: &str| stats[key].as_u64().unwrap_or_else(|| panic!("{key}"));
-    let (allocated, needed) = (bytes("allocated_bytes"), bytes("needed_bytes"));
-    assert!((192 * MIB..220 * MIB).contains(&allocated), "{allocated}");
-    assert!((24 * MIB..allocated / 4 * 3).contains(&needed), "{needed} of {allocated}");
-    let out = bytes("pswpout");
-    assert!(bytes("budget_bytes") == 512 * MIB && stats["run"]["max_bytes"] == 512 * MIB && out > 10_000);
+    for seconds in ["8", "16", "32"] {
+        let (stats, _) = stats(&options, &["192", "24", seconds]);
+        let bytes = |key: &str| stats[key].as_u64().unwrap_or_else(|| panic!("{key}"));
+        let (allocated, needed) = (bytes("allocated_bytes"), bytes("needed_bytes"));
+        assert!((192 * MIB..220 * MIB).contains(&allocated), "{allocated}");
+        assert!(bytes("budget_bytes") == 512 * MIB && stats["run"]["max_bytes"] == 512 * MIB);
+        if needed < allocated / 4 * 3 {
+            assert!(needed > 24 * MIB && bytes("pswpout") > 10_000, "{needed}");
+            return;
+        }
+        eprintln!("{needed} of {allocated} bytes in {seconds} s");
+    }
+    panic!("pages that are not used stay");
 }
 
 /// The limit is hard.
