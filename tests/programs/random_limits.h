@@ -133,7 +133,7 @@ static uint8_t *pages_of(void *block)
 
 static bool reaches_region(const struct worker *w, const uint8_t *block, size_t len)
 {
-    return inside_region(w, block) || inside_region(w, block + len - 1);
+    return inside_region(w, block) || inside_region(w, block + len);
 }
 
 /* The block of so many bytes, beside the region. In a hole of it: any place is right, but here it would be in
