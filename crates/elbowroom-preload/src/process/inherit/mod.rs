@@ -33,7 +33,6 @@ use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use streams::Away;
 
 /// How many descriptors a child needs beyond the highest number in the file table of the parent's service
 /// threads.
@@ -244,13 +243,14 @@ fn begin_rest(process: &Process, manager: &Manager) -> Result<(), Refusal> {
     let deadline = Instant::now() + TRANSFERS_BOUND;
     let mut rounds = 0;
     loop {
-        let away = have_rest(process, manager)?;
-        if away.is_empty() && rest::is_used() {
+        have_rest(process)?;
+        let are_in_memory = streams::are_in_memory(manager.windows());
+        if are_in_memory && rest::is_used() {
             return Ok(());
         }
         end_rest();
-        if !away.is_empty() {
-            streams::touch(&away);
+        if !are_in_memory {
+            streams::bring(manager.windows());
             rounds += 1;
         }
         if rounds == STREAM_ROUNDS {
@@ -269,9 +269,8 @@ fn put_on_trial() {
     }
 }
 
-/// Has the manager rest, and opens what the child needs. Gives the pages of libc's streams that are not in
-/// memory.
-fn have_rest(process: &Process, manager: &Manager) -> Result<Away, Refusal> {
+/// Has the manager rest, and opens what the child needs.
+fn have_rest(process: &Process) -> Result<(), Refusal> {
     let Ok(Answer::Rests(rest)) = request::submit(process, Op::ForkBegins(sys::gettid())) else {
         return Err(Refusal::for_now(
             "the manager does not come to rest, or a file cannot go back to the kernel",
@@ -287,7 +286,7 @@ fn have_rest(process: &Process, manager: &Manager) -> Result<Away, Refusal> {
     });
     RESTS.set(Arc::into_raw(rest));
     let errno = match opened {
-        Ok(()) => return Ok(streams::away(manager.windows())),
+        Ok(()) => return Ok(()),
         Err(errno) => errno,
     };
     end_rest();

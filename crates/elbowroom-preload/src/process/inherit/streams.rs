@@ -29,50 +29,49 @@ pub(super) fn unlock() {
     unsafe { real::_IO_list_unlock() };
 }
 
-/// Pages that are not in memory: at most two, since a stream, or a lock, lies in no more.
-#[derive(Default)]
-pub(super) struct Away {
-    pages: [usize; 2],
-    count: usize,
+/// Whether all pages of streams, and of their locks, that are in a window are in memory. Pages that are not
+/// there are not read. The caller has the lock of the list.
+pub(super) fn are_in_memory(windows: &WindowTable) -> bool {
+    all_streams(|at| {
+        pages_of(windows, at, STREAM_BYTES).all(is_resident)
+            && pages_of(windows, lock_of(at), LOCK_BYTES).all(is_resident)
+    })
 }
 
-impl Away {
-    pub(super) fn is_empty(&self) -> bool {
-        self.count == 0
-    }
+/// Has all streams and their locks come in. The caller has the lock of the list, and the manager does not
+/// rest.
+pub(super) fn bring(windows: &WindowTable) {
+    all_streams(|at| {
+        pages_of(windows, at, STREAM_BYTES).for_each(read_one);
+        pages_of(windows, lock_of(at), LOCK_BYTES).for_each(read_one);
+        true
+    });
 }
 
-/// The pages of the first stream, or of its lock, that are in a window and not in memory. They are not
-/// read. The caller has the lock of the list.
-pub(super) fn away(windows: &WindowTable) -> Away {
+/// Whether `holds` is true for the addresses of all streams. The first for which it is not ends the walk, and
+/// is not read further.
+fn all_streams(mut holds: impl FnMut(usize) -> bool) -> bool {
     // SAFETY: these only read libc's own pointer to the first.
     let (mut stream, end) = unsafe { (real::_IO_iter_begin(), real::_IO_iter_end()) };
     while stream != end {
-        let at = stream as usize;
-        let mut away = away_in(windows, at, STREAM_BYTES);
-        if away.is_empty() {
-            // SAFETY: the address of its lock is in the stream, which is in memory.
-            let lock = unsafe { ((at + LOCK_AT) as *const usize).read() };
-            away = away_in(windows, lock, LOCK_BYTES);
-        }
-        if !away.is_empty() {
-            return away;
+        if !holds(stream as usize) {
+            return false;
         }
         // SAFETY: the stream is on the list, whose lock the caller has, and in memory.
         stream = unsafe { real::_IO_iter_next(stream) };
     }
-    Away::default()
+    true
 }
 
-/// `len`: at most a page.
-fn away_in(windows: &WindowTable, at: usize, len: usize) -> Away {
-    let mut away = Away::default();
-    let pages = (at & !(PAGE - 1)..at + len).step_by(PAGE);
-    for page in pages.filter(|page| windows.intersects(*page, 1) && !is_resident(*page)) {
-        away.pages[away.count] = page;
-        away.count += 1;
-    }
-    away
+/// The address of the lock of the stream at `stream`, which is in memory.
+fn lock_of(stream: usize) -> usize {
+    // SAFETY: the stream is on libc's list, and has the address of its lock.
+    unsafe { ((stream + LOCK_AT) as *const usize).read() }
+}
+
+/// The pages of `len` bytes at `at` that are in a window.
+fn pages_of(windows: &WindowTable, at: usize, len: usize) -> impl Iterator<Item = usize> {
+    (at & !(PAGE - 1)..at + len).step_by(PAGE).filter(|page| windows.intersects(*page, 1))
 }
 
 fn is_resident(page: usize) -> bool {
@@ -83,19 +82,12 @@ fn is_resident(page: usize) -> bool {
     result == 0 && resident & 1 != 0
 }
 
-/// Has these pages come in.
-pub(super) fn touch(away: &Away) {
-    for page in &away.pages[..away.count] {
-        // The kernel reads: the memory behind a stream may not be mapped.
-        read_one(*page as *mut c_void);
-    }
-}
-
-fn read_one(at: *mut c_void) {
+/// Has one page come in. The kernel reads: the memory behind a stream may not be mapped.
+fn read_one(page: usize) {
     let mut byte = 0_u8;
     let (local, remote) = (
         libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 },
-        libc::iovec { iov_base: at, iov_len: 1 },
+        libc::iovec { iov_base: page as *mut c_void, iov_len: 1 },
     );
     let process = crate::base::sys::getpid() as c_long;
     let (one, none) = (1 as c_long, 0 as c_long);
