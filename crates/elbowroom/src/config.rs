@@ -234,7 +234,7 @@ impl Config {
         }
     }
 
-    /// Frames that the arena has at first: the budget less 1 MiB for what is there in any case. It gives
+    /// Frames that the arena has at first: the budget less [`FIXED_BYTES`]. It gives
     /// frames up as what describes pages grows (`Core::pay_frames`): a folio with its places in the cache, in
     /// the lists and in the dirty index weighs some 250 bytes, a page that is out, with its slot and its
     /// place in an index, up to 40. Of a budget of single pages with four times as much swap, all of it used,
@@ -242,7 +242,7 @@ impl Config {
     ///
     /// A model has hardly any frames, and gives none up.
     pub fn arena_frames(&self) -> usize {
-        let reserve = (1 << 20) + if cfg!(shuttle) { self.memory / 16 } else { 0 };
+        let reserve = FIXED_BYTES + if cfg!(shuttle) { self.memory / 16 } else { 0 };
         (self.memory.saturating_sub(reserve) / elbowroom_machine::PAGE_SIZE as u64) as usize
     }
 
@@ -259,6 +259,9 @@ impl Config {
         (self.swap / elbowroom_machine::PAGE_SIZE as u64, pool as u64)
     }
 }
+
+/// What a manager needs with any budget, in bytes.
+pub(crate) const FIXED_BYTES: u64 = 1 << 20;
 
 /// What describes a frame whether it is used or not, in bytes: its shadow entry, and bits of the allocator's.
 pub(crate) const FRAME_BYTES: usize = 16;

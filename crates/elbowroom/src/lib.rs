@@ -22,6 +22,7 @@ mod learned;
 mod lru;
 mod manager;
 mod object;
+mod outside;
 mod page;
 mod pause;
 mod platform;

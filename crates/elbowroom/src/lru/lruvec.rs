@@ -11,9 +11,10 @@
 
 use super::additions::Addition;
 use super::list::Lists;
+use crate::outside::Outside;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
-use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockStats, LruMutex, LruUse};
 
 /// In tests of the tests: a dead folio stays in its list.
@@ -86,17 +87,17 @@ pub(crate) struct Lruvec {
     idle_pages: AtomicUsize,
     /// What the folios of the active list count as, for threads that read it without the lock.
     active_pages: AtomicUsize,
-    /// Pages that were evicted from the lists so far: the clock of the shadows.
-    evicted_pages: AtomicU64,
+    /// Pages that were evicted from the lists: the clock of the shadows, and how many are still out.
+    evicted: Outside,
 }
 
 impl Lruvec {
-    pub(crate) fn new(locks: &LockStats) -> Self {
+    pub(crate) fn new(frames: usize, locks: &LockStats) -> Self {
         Self {
             lists: locks.lru_mutex(Lists::default()),
             idle_pages: AtomicUsize::new(0),
             active_pages: AtomicUsize::new(0),
-            evicted_pages: AtomicU64::new(0),
+            evicted: Outside::new(frames),
         }
     }
 
@@ -205,15 +206,9 @@ impl Lruvec {
         self.idle_pages() + self.active_pages()
     }
 
-    /// Notes that a folio of so many pages was evicted. Returns how many pages were evicted so far, this
-    /// folio's included.
-    pub(super) fn note_evicted(&self, pages: u64) -> u64 {
-        self.evicted_pages.fetch_add(pages, Ordering::Relaxed) + pages
-    }
-
-    /// How many pages were evicted so far.
-    pub(super) fn evicted_pages(&self) -> u64 {
-        self.evicted_pages.load(Ordering::Relaxed)
+    /// The pages that were evicted.
+    pub(super) fn evicted(&self) -> &Outside {
+        &self.evicted
     }
 
     /// How many folios are in the lists.
@@ -301,7 +296,7 @@ mod tests {
         let object = ObjectTable::new(None, WhenUnmapped::Keep, &locks).memory(0);
         (
             move |index| Arc::new(Folio::new(Owner::file(&object), object.group.get(), index, 0)),
-            Lruvec::new(&locks),
+            Lruvec::new(1 << 10, &locks),
         )
     }
 

@@ -26,9 +26,12 @@ pub(crate) struct Refault<'l> {
     pub(crate) lists: &'l Lruvec,
     /// How many pages were evicted from these lists since then.
     pub(crate) distance: u64,
-    /// For how many folios that come back so late it stands: those of which it is forgotten that they were
+    /// How many pages that were evicted later are still out: with so many more frames the folio would not
+    /// have been. `None`: it was evicted too long ago.
+    pub(crate) later: Option<u64>,
+    /// For how many pages that come back so late it stands: those of which it is forgotten that they were
     /// evicted are not seen.
-    pub(crate) stands_for: f64,
+    pub(crate) pages: u64,
 }
 
 /// The lruvecs of all groups. Those of a group are made with its first folio, and stay when the group is
@@ -36,6 +39,7 @@ pub(crate) struct Refault<'l> {
 pub(crate) struct Lruvecs {
     groups: Vec<OnceLock<Box<[Lruvec; Kind::COUNT]>>>,
     additions: Additions,
+    frames: usize,
     shadows: Shadows,
     /// How many times lists were chosen to give next.
     turn: AtomicUsize,
@@ -48,6 +52,7 @@ impl Lruvecs {
         Self {
             groups: (0..MAX_GROUPS).map(|_| OnceLock::new()).collect(),
             additions: Additions::default(),
+            frames,
             shadows: Shadows::new(frames),
             turn: AtomicUsize::new(0),
             locks: locks.clone(),
@@ -98,7 +103,7 @@ impl Lruvecs {
 
     /// Notes that a folio of the file with this serial number was evicted.
     pub(crate) fn note_evicted(&self, file: u64, folio: &Folio) {
-        let now = self.of(folio).note_evicted(folio.pages());
+        let now = self.of(folio).evicted().note_out(folio.pages());
         self.shadows.evicted([file, folio.index], folio.group, now);
     }
 
@@ -107,8 +112,15 @@ impl Lruvecs {
     pub(crate) fn refault(&self, file: u64, folio: &Folio) -> Option<Refault<'_>> {
         let lists = |group: usize| &self.of_index(group)[Kind::File as usize];
         let (group, distance) =
-            self.shadows.refault([file, folio.index], |group| lists(group).evicted_pages())?;
-        Some(Refault { lists: lists(group), distance, stands_for: self.shadows.stands_for(distance) })
+            self.shadows.refault([file, folio.index], |group| lists(group).evicted().clock())?;
+        let (lists, pages) = (lists(group), folio.pages());
+        let then = lists.evicted().clock().saturating_sub(distance);
+        let later = lists.evicted().later(then);
+        // Of each part of a page that is forgotten, one comes back as often as the fraction says.
+        let stands_for = self.shadows.stands_for((later.unwrap_or(distance) + distance) / 2) * pages as f64;
+        let pages = (stands_for + (distance % 64) as f64 / 64.0) as u64;
+        lists.evicted().note_back(then, pages);
+        Some(Refault { lists, distance, later, pages })
     }
 
     /// The number of the turn in which lists are chosen next.
@@ -118,7 +130,7 @@ impl Lruvecs {
 
     /// The lruvecs of the group with this index, by kind.
     fn of_index(&self, group: usize) -> &[Lruvec; Kind::COUNT] {
-        self.groups[group].get_or_init(|| Box::new(Kind::ALL.map(|_| Lruvec::new(&self.locks))))
+        self.groups[group].get_or_init(|| Box::new(Kind::ALL.map(|_| Lruvec::new(self.frames, &self.locks))))
     }
 
     /// The lruvec of a group and kind.

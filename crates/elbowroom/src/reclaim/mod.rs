@@ -29,7 +29,7 @@ use self::run_memory::RunMemory;
 use self::scan::Scan;
 pub(crate) use self::supplier::Supplier;
 use self::supplier::Supply;
-use crate::config::{FAILED_DIRTY_KEEP, RUN_ORDER, WRITES_AHEAD};
+use crate::config::{FAILED_DIRTY_KEEP, FIXED_BYTES, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, Kind};
 use crate::learned::{Kept, Learned};
@@ -507,9 +507,9 @@ impl<P: Platform> Reclaim<P> {
     /// Lists a folio whose bytes have just been read.
     pub(crate) fn add_to_list(&self, object: &FileObject, folio: Arc<Folio>) {
         let refault = self.lists.refault(object.serial, &folio);
-        let activate = refault.is_some_and(|Refault { lists, distance, stands_for }| {
+        let activate = refault.is_some_and(|Refault { lists, distance, later, pages }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            note_distance(self, distance, folio.pages() as f64 * stands_for);
+            note_back(self, later, pages);
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             let back = Refaulted { kind: Kind::File, distance, pages: folio.pages() as usize };
@@ -524,14 +524,14 @@ impl<P: Platform> Reclaim<P> {
     }
 }
 
-/// Counts pages that came back by how much more memory would have kept them: as many pages as have gone out
-/// since they did. Source: the refault distance of mm/workingset.c.
-fn note_distance<P: Platform>(reclaim: &Reclaim<P>, distance: u64, pages: f64) {
-    let frames = reclaim.listable_frames() as u64;
-    // The fraction is rounded up as often as it says, by a part of the distance that is as good as random.
-    let pages = (pages + (distance % 64) as f64 / 64.0) as u64;
+/// Counts pages that came back by how much more memory would have kept them: as many frames more as pages
+/// have gone out later and are still out, as in an LRU list.
+fn note_back<P: Platform>(reclaim: &Reclaim<P>, later: Option<u64>, pages: u64) {
+    let Some(later) = later else { return };
+    // What a manager needs with any budget does not grow.
+    let frames = reclaim.listable_frames() as u64 + FIXED_BYTES / PAGE_SIZE as u64;
     let events = [(4, Event::NearQuarterPages), (2, Event::NearHalfPages), (1, Event::NearPages)];
-    for (_, event) in events.into_iter().filter(|(part, _)| distance <= frames / part) {
+    for (_, event) in events.into_iter().filter(|(part, _)| later <= frames / part) {
         reclaim.counters.add(event, pages);
     }
 }

@@ -17,6 +17,7 @@ pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::cipher::Cipher;
 use super::classes::{BLOCK_PAGES, LARGEST};
+use super::outs::Outs;
 use super::pool::{Handle, Pool};
 use super::pool_room::PoolRoom;
 use super::quota::Quota;
@@ -46,10 +47,6 @@ const GAP: u32 = u32::MAX;
 
 /// So many entries beyond twice the number of compressed pages the queue may have before it is cleaned up.
 const QUEUE_SLACK: u64 = 64;
-
-/// Ticks of the area's clock in which as many pages go out as the arena has. A stamp wraps after 256 times
-/// as many pages; a page that was out for longer seems to have been out for less.
-const CLOCK_TURNS: u64 = 256;
 
 /// Where the bytes of a slot are.
 #[derive(Debug, Clone, Copy)]
@@ -184,10 +181,8 @@ pub struct Swap {
     pub pool_room: PoolRoom,
     /// How many frames the pool should have; `None`: as many as it may.
     sizing: Option<Mutex<Sizing>>,
-    /// Pages that went out, but for those of one word.
-    outs: AtomicU64,
-    /// So many of them are a tick of the clock with which slots are stamped.
-    clock_pages: u64,
+    /// Pages that went out, but for those of one word, and the clock with which their slots are stamped.
+    pub outs: Outs,
     /// Pages that have left the pool for the file.
     left_pool: AtomicU64,
     /// The slots in the pool, in the order in which they came there. Some have left it since.
@@ -235,9 +230,8 @@ impl Swap {
             quota,
             pool_room: PoolRoom::new(frames, pool_limit, target),
             sizing: sizing.map(|sizing| locks.mutex(LockClass::SwapFile, sizing)),
-            outs: AtomicU64::new(0),
+            outs: Outs::new(frames),
             left_pool: AtomicU64::new(0),
-            clock_pages: (frames / CLOCK_TURNS).max(1),
             queue: locks.mutex(LockClass::SwapFile, VecDeque::new()),
             staging: locks.mutex(LockClass::SwapFile, None),
             used: AtomicU64::new(0),
@@ -335,8 +329,7 @@ impl Swap {
 
     /// How many pages went out since that of a slot did; `None`: it is one word, repeated.
     fn distance(&self, slot: &SwapSlot) -> Option<u64> {
-        let pages = u64::from(self.clock().wrapping_sub(slot.out)) * self.clock_pages;
-        (!matches!(slot.tier, Tier::Filled(_))).then_some(pages)
+        (!matches!(slot.tier, Tier::Filled(_))).then(|| self.outs.since(slot.out))
     }
 
     /// Notes what comes back for a fault: the pool's size depends on it.
@@ -344,7 +337,7 @@ impl Swap {
         let Some(sizing) = &self.sizing else { return };
         if sizing.lock().note(back) {
             let reach = self.reach();
-            let (left, outs) = (self.left_pool.load(Ordering::Relaxed), self.outs.load(Ordering::Relaxed));
+            let (left, outs) = (self.left_pool.load(Ordering::Relaxed), self.outs.count());
             let mut sizing = sizing.lock();
             sizing.look(reach, left, outs);
             self.pool_room.aim(sizing.target());
@@ -365,7 +358,7 @@ impl Swap {
                 }
             }
         };
-        let pages = oldest.map_or(0, |out| u64::from(self.clock().wrapping_sub(out)) * self.clock_pages);
+        let pages = oldest.map_or(0, |out| self.outs.since(out));
         Reach { frames: self.pool.pages(), pages }
     }
 
@@ -374,10 +367,6 @@ impl Swap {
         let stripe = self.stripes[number as usize % STRIPES].lock();
         let slot = stripe.slots.get(number as usize / STRIPES).filter(|slot| slot.count > 0)?;
         matches!(slot.tier, Tier::Pool { .. } | Tier::Kept { .. }).then_some(slot.out)
-    }
-
-    fn clock(&self) -> u16 {
-        (self.outs.load(Ordering::Relaxed) / self.clock_pages) as u16
     }
 
     /// Stores a page where [`super::Compressor::place`] wants it; returns the slot's number. Takes frames,
@@ -465,10 +454,10 @@ impl Swap {
 
     fn add(&self, tier: Tier, &OutPage { sum, spaces, group }: &OutPage) -> u64 {
         if !matches!(tier, Tier::Filled(_)) {
-            self.outs.fetch_add(1, Ordering::Relaxed);
+            self.outs.note_out();
         }
         // There are at most 1024 spaces.
-        let slot = SwapSlot { tier, sum: sum as u32, count: spaces as u16, out: self.clock() };
+        let slot = SwapSlot { tier, sum: sum as u32, count: spaces as u16, out: self.outs.now() };
         let stripe = self.next.fetch_add(1, Ordering::Relaxed) % STRIPES;
         let mut slots = self.stripes[stripe].lock();
         let at = match slots.free.pop() {
@@ -543,7 +532,11 @@ impl Swap {
     /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are, and its group;
     /// the caller frees the bytes, and takes back the charge.
     fn give_up(&self, number: u64) -> Option<(Tier, SwapGroup)> {
-        self.with(number, Stripe::give_up)
+        let (slot, given) = self.with(number, |stripe, at| (stripe.slots[at], stripe.give_up(at)));
+        if given.is_some() && !matches!(slot.tier, Tier::Kept { .. } | Tier::Filled(_)) {
+            self.outs.note_back(slot.out);
+        }
+        given
     }
 
     /// Takes the bytes of a slot out of the pool, if they are there. Returns the frames that are not needed

@@ -11,6 +11,7 @@ mod area;
 mod chunks;
 mod cipher;
 mod classes;
+mod outs;
 mod packed;
 mod pool;
 mod pool_room;

@@ -44,22 +44,27 @@ impl Swap {
         // Without sizing nothing makes the pool smaller.
         let taken = self.used() + self.kept.load(Ordering::Relaxed);
         let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.quota.limit();
-        let end = self.with(number, |stripe, at| {
+        let (slot, end) = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
-            match slot.tier {
+            let was = *slot;
+            let end = match slot.tier {
                 Tier::Pool { handle, leaving: false, in_file } if may_keep && slot.count == 1 => {
                     slot.tier = Tier::Kept { handle, in_file };
                     self.kept.fetch_add(1, Ordering::Relaxed);
                     End::Kept(std::mem::replace(&mut stripe.groups[at], SwapGroup::NONE))
                 }
                 _ => stripe.give_up(at).map_or(End::Shared, |(tier, group)| End::Empty(tier, group)),
-            }
+            };
+            (was, end)
         });
         let (tier, group) = match end {
             End::Shared => return (Released::default(), None),
             End::Kept(group) => (None, group),
             End::Empty(tier, group) => (Some(tier), group),
         };
+        if !matches!(slot.tier, Tier::Filled(_)) {
+            self.outs.note_back(slot.out);
+        }
         self.used.fetch_sub(1, Ordering::Relaxed);
         let released = |frames| Released { frames, group: Some(group) };
         let Some(tier) = tier else { return (released(Vec::new()), Some(CopyAt::Slot(number))) };
@@ -99,12 +104,12 @@ impl Swap {
                 Tier::File(_) => {}
                 Tier::Filled(_) | Tier::Pool { .. } | Tier::Gone => return false,
             }
-            (slot.count, slot.out) = (page.spaces as u16, self.clock());
+            (slot.count, slot.out) = (page.spaces as u16, self.outs.now());
             stripe.groups[at] = page.group;
             true
         });
         if is_out {
-            self.outs.fetch_add(1, Ordering::Relaxed);
+            self.outs.note_out();
         } else {
             self.used.fetch_sub(1, Ordering::Relaxed);
         }
