@@ -18,7 +18,7 @@ use libmimalloc_sys as mi;
 use std::ptr;
 
 /// How many bytes libc allocates in all, before small blocks are mimalloc's.
-const LIBC_BYTES: usize = 4 << 20;
+const LIBC_BYTES: usize = 2 << 20;
 
 /// Larger alignments are left to libc.
 const MAX_ALIGN: usize = 64 << 10;

@@ -471,7 +471,15 @@ pub const STILL_BOUND: Duration = Duration::from_secs(30);
 /// for.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
-/// Faults that wait for memory are seen more often than this: handlers try them again each [`DELAY`].
+/// Between two tries of faults that wait for memory is this part of the time for which none has got some, at
+/// least [`DELAY`]. Each try looks at many pages, and compresses them: where swap is full, that would keep a
+/// processor busy for as long as they wait.
+pub const STARVED_PART: u32 = 32;
+
+/// Nor is it more than this.
+pub const STARVED_DELAY: Duration = Duration::from_millis(25);
+
+/// Faults that wait for memory are seen more often than this.
 pub const STARVED_LOOK: Duration = Duration::from_secs(1);
 
 /// For so long faults wait for memory, without any getting some, before groups give what their `min`

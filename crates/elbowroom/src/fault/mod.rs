@@ -43,7 +43,7 @@ use self::needs::{Got, Need};
 use self::outcome::{Driver, Ended, Verdict, Waited, Wakeup};
 pub(crate) use self::outcome::{Outcome, Reason};
 use self::repeats::{Repeated, Repeats};
-use crate::config::{DELAY, HAND_OVER_FAULTS, MOST_REPEATS, PINNED_BOUND};
+use crate::config::{DELAY, HAND_OVER_FAULTS, MOST_REPEATS, PINNED_BOUND, STARVED_DELAY, STARVED_PART};
 use crate::core::{Inbox, Job};
 use crate::group::{GroupId, OverLimit};
 use crate::object::FileObject;
@@ -169,6 +169,8 @@ pub(crate) struct Handler<'a, P: Platform> {
     ready: Ready,
     /// Whether faults may be queued in its inbox that it must try again by itself, after a delay.
     pending: bool,
+    /// When faults that found no frames were last tried again.
+    tried: Instant,
     idle: Idle,
 }
 
@@ -180,6 +182,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             io: Io::new(reactor),
             ready: Ready::default(),
             pending: false,
+            tried: Instant::now(),
             // Only handler 0 is woken by faults, and shares them out.
             idle: Idle::new(number == 0 && core.config.shallow_idle && core.config.ablation.shallow_idle),
         }
@@ -415,9 +418,11 @@ impl<'a, P: Platform> Handler<'a, P> {
     /// lack frames of the same limit are not tried.
     fn run_starved(&mut self) {
         let mut left = self.inbox().waiting.lock().starved.len();
-        if left == 0 {
+        let between = (self.core.groups.starving.time() / STARVED_PART).min(STARVED_DELAY);
+        if left == 0 || between > DELAY && self.tried.elapsed() < between {
             return;
         }
+        self.tried = Instant::now();
         let (mut passed, mut exhausted) = (Vec::new(), Vec::new());
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { break };
