@@ -471,12 +471,13 @@ pub const STILL_BOUND: Duration = Duration::from_secs(30);
 /// for.
 pub const MEMORY_WAIT_BOUND: Duration = Duration::from_secs(30);
 
-/// Between two tries of faults that wait for memory is this part of the time for which none has got some, at
-/// least [`DELAY`]. Each try looks at many pages, and compresses them: where swap is full, that would keep a
-/// processor busy for as long as they wait.
+/// Faults that wait for memory are tried again after the time for which none has got some, divided by this:
+/// at least after [`DELAY`], at most after [`STARVED_DELAY`]. Each try looks at many pages, and compresses
+/// them: where swap is full, tries without a pause would keep a processor busy for as long as the faults
+/// wait.
 pub const STARVED_PART: u32 = 32;
 
-/// Nor is it more than this.
+/// Faults that wait for memory are tried again after this at the latest.
 pub const STARVED_DELAY: Duration = Duration::from_millis(25);
 
 /// Faults that wait for memory are seen more often than this.

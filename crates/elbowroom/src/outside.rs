@@ -9,6 +9,7 @@
 //!
 //! Synchronization: atomics. Counts that get lost because threads race do no harm.
 
+use elbowroom_sync::OnceLock;
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
 /// Times are told apart by so many spans.
@@ -20,8 +21,9 @@ const SPANS_OF_MEMORY: u64 = 16;
 pub(crate) struct Outside {
     /// How many pages went out so far.
     clock: AtomicU64,
-    /// How many pages of a span of the clock are still out. A span's count begins anew after [`SPANS`].
-    counts: [AtomicU64; SPANS as usize],
+    /// How many pages of a span of the clock are still out. A span's count begins anew after [`SPANS`]. They
+    /// are allocated when the first page goes out: most processes never evict anything.
+    counts: OnceLock<Box<[AtomicU64]>>,
     /// How many pages go out in a span.
     span: u64,
 }
@@ -31,7 +33,7 @@ impl Outside {
     pub(crate) fn new(frames: usize) -> Self {
         Self {
             clock: AtomicU64::new(0),
-            counts: std::array::from_fn(|_| AtomicU64::new(0)),
+            counts: OnceLock::new(),
             span: (frames as u64 / SPANS_OF_MEMORY).max(1),
         }
     }
@@ -72,13 +74,25 @@ impl Outside {
         Some((span + 1..=self.span_of(now)).map(count).sum::<u64>() + count(span) * rest / all.max(1))
     }
 
+    /// How many pages are out, of those that are known.
+    #[cfg(test)]
+    pub(crate) fn count_all(&self) -> i64 {
+        self.counts
+            .get()
+            .iter()
+            .flat_map(|counts| counts.iter())
+            .map(|n| n.load(Ordering::Relaxed) as i64)
+            .sum()
+    }
+
     /// The number of the span of a time, of which each ends with a multiple of its length.
     fn span_of(&self, time: u64) -> u64 {
         time.div_ceil(self.span)
     }
 
     fn count(&self, span: u64) -> &AtomicU64 {
-        &self.counts[(span % SPANS) as usize]
+        let counts = self.counts.get_or_init(|| (0..SPANS).map(|_| AtomicU64::new(0)).collect());
+        &counts[(span % SPANS) as usize]
     }
 
     fn knows(&self, then: u64) -> bool {

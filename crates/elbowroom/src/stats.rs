@@ -380,7 +380,7 @@ pub struct Brought {
     /// Evicted pages that were read again.
     pub refault_pages: u64,
     /// Of these, and of the pages that came in from swap (`pswpin`), those that twice the memory would have
-    /// kept: no more pages that went out later were still out than there are frames.
+    /// kept: no more pages that went out later were still out than so much more memory has.
     pub near_pages: u64,
     /// The same with half more memory.
     pub near_half_pages: u64,

@@ -169,7 +169,7 @@ pub(crate) struct Handler<'a, P: Platform> {
     ready: Ready,
     /// Whether faults may be queued in its inbox that it must try again by itself, after a delay.
     pending: bool,
-    /// When faults that found no frames were last tried again.
+    /// When the last try of faults that had found no frames ended.
     tried: Instant,
     idle: Idle,
 }
@@ -415,14 +415,14 @@ impl<'a, P: Platform> Handler<'a, P> {
     }
 
     /// Tries the faults again that found no frames, oldest first. Once one has found none again, others that
-    /// lack frames of the same limit are not tried.
+    /// lack frames of the same limit are not tried. While none gets any, there is more and more time between
+    /// two tries.
     fn run_starved(&mut self) {
         let mut left = self.inbox().waiting.lock().starved.len();
         let between = (self.core.groups.starving.time() / STARVED_PART).min(STARVED_DELAY);
         if left == 0 || between > DELAY && self.tried.elapsed() < between {
             return;
         }
-        self.tried = Instant::now();
         let (mut passed, mut exhausted) = (Vec::new(), Vec::new());
         while left > 0 {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { break };
@@ -456,6 +456,7 @@ impl<'a, P: Platform> Handler<'a, P> {
             self.core.groups.starving.note(waiting.starved.iter().any(for_arena));
         }
         drop(waiting);
+        self.tried = Instant::now();
         trouble::tell_of_min(self.core);
     }
 

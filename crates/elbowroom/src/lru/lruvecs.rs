@@ -116,9 +116,13 @@ impl Lruvecs {
         let (lists, pages) = (lists(group), folio.pages());
         let then = lists.evicted().clock().saturating_sub(distance);
         let later = lists.evicted().later(then);
-        // Of each part of a page that is forgotten, one comes back as often as the fraction says.
-        let stands_for = self.shadows.stands_for((later.unwrap_or(distance) + distance) / 2) * pages as f64;
-        let pages = (stands_for + (distance % 64) as f64 / 64.0) as u64;
+        // Of the evictions since, at least `later` were of different pages, and at most `distance`: the mean
+        // is taken.
+        let different = (later.unwrap_or(distance) + distance) / 2;
+        let pages = self.shadows.stands_for(different) * pages as f64;
+        // The fraction is rounded up as often as its size says, by a part of the distance that is as good as
+        // random.
+        let pages = (pages + (distance % 64) as f64 / 64.0) as u64;
         lists.evicted().note_back(then, pages);
         Some(Refault { lists, distance, later, pages })
     }

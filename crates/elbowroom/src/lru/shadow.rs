@@ -41,11 +41,11 @@ impl Shadows {
         Self { parts: (0..entries / part).map(|_| OnceLock::new()).collect(), part }
     }
 
-    /// For how many evictions one that is still known stands, after which as many pages as `distance` were
-    /// evicted: each of these has overwritten an entry, so one in e^(distance / entries) is still known.
-    /// At most 20: of more that are forgotten, one that is known says too little.
-    pub(super) fn stands_for(&self, distance: u64) -> f64 {
-        (distance as f64 / (self.parts.len() * self.part) as f64).min(3.0).exp()
+    /// For how many evictions one that is still known stands, after so many evictions of different pages:
+    /// each of these has overwritten an entry, so one in e^(evictions / entries) is still known. At most 20:
+    /// of more that are forgotten, one that is known says too little.
+    pub(super) fn stands_for(&self, evictions: u64) -> f64 {
+        (evictions as f64 / (self.parts.len() * self.part) as f64).min(3.0).exp()
     }
 
     /// The part of a place, the entry's number in it, and the entry's tag.

@@ -509,7 +509,7 @@ impl<P: Platform> Reclaim<P> {
         let refault = self.lists.refault(object.serial, &folio);
         let activate = refault.is_some_and(|Refault { lists, distance, later, pages }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            note_back(self, later, pages);
+            note_spared(self, later, pages);
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             let back = Refaulted { kind: Kind::File, distance, pages: folio.pages() as usize };
@@ -526,7 +526,7 @@ impl<P: Platform> Reclaim<P> {
 
 /// Counts pages that came back by how much more memory would have kept them: as many frames more as pages
 /// have gone out later and are still out, as in an LRU list.
-fn note_back<P: Platform>(reclaim: &Reclaim<P>, later: Option<u64>, pages: u64) {
+fn note_spared<P: Platform>(reclaim: &Reclaim<P>, later: Option<u64>, pages: u64) {
     let Some(later) = later else { return };
     // What a manager needs with any budget does not grow.
     let frames = reclaim.listable_frames() as u64 + FIXED_BYTES / PAGE_SIZE as u64;

@@ -522,7 +522,11 @@ impl Swap {
 
     /// Gives up one count of a slot; with the last count its bytes are freed.
     pub fn release(&self, number: u64) -> Released {
-        let Some((tier, group)) = self.give_up(number) else { return Released::default() };
+        let (slot, given) = self.with(number, |stripe, at| (stripe.slots[at], stripe.give_up(at)));
+        let Some((tier, group)) = given else { return Released::default() };
+        if !matches!(tier, Tier::Filled(_)) {
+            self.outs.note_back(slot.out);
+        }
         self.used.fetch_sub(1, Ordering::Relaxed);
         let (frames, spot) = self.empty(tier);
         spot.into_iter().for_each(|spot| self.free_spot(spot));
@@ -532,11 +536,7 @@ impl Swap {
     /// Gives up one count of a slot. If it was the last, tells where the slot's bytes are, and its group;
     /// the caller frees the bytes, and takes back the charge.
     fn give_up(&self, number: u64) -> Option<(Tier, SwapGroup)> {
-        let (slot, given) = self.with(number, |stripe, at| (stripe.slots[at], stripe.give_up(at)));
-        if given.is_some() && !matches!(slot.tier, Tier::Kept { .. } | Tier::Filled(_)) {
-            self.outs.note_back(slot.out);
-        }
-        given
+        self.with(number, Stripe::give_up)
     }
 
     /// Takes the bytes of a slot out of the pool, if they are there. Returns the frames that are not needed

@@ -24,6 +24,12 @@ impl Outs {
         self.outside.clock()
     }
 
+    /// How many pages are out, of those that are known.
+    #[cfg(test)]
+    pub fn count_out(&self) -> i64 {
+        self.outside.count_all()
+    }
+
     /// The stamp of a slot whose page goes out now.
     pub fn now(&self) -> u16 {
         (self.count() / self.tick) as u16

@@ -57,13 +57,13 @@ fn all_streams(mut holds: impl FnMut(usize) -> bool) -> bool {
         if !holds(stream as usize) {
             return false;
         }
-        // SAFETY: the stream is on the list, whose lock the caller has, and in memory.
+        // SAFETY: the stream is on the list, whose lock the caller has; in memory, or the manager works.
         stream = unsafe { real::_IO_iter_next(stream) };
     }
     true
 }
 
-/// The address of the lock of the stream at `stream`, which is in memory.
+/// The address of the lock of the stream at `stream`, which is in memory, or the manager works.
 fn lock_of(stream: usize) -> usize {
     // SAFETY: the stream is on libc's list, and has the address of its lock.
     unsafe { ((stream + LOCK_AT) as *const usize).read() }

@@ -326,13 +326,14 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     let mut found = vec![0; PAGE_SIZE];
     assert!(matches!(again(&swap, &groups, kept, sum), Again::Slot(same) if same == number));
     let loaded = swap.load(number, &mut found).map(|came| came.sum);
-    assert_eq!((loaded, swap.used()), (Ok(sum), 1));
+    assert_eq!((loaded, swap.used(), swap.outs.count_out()), (Ok(sum), 1, 1));
     assert_eq!(found, page);
     // Somebody has stored to it.
     assert_eq!(in_again(true), Some(kept.place));
     let Again::Nothing(frames) = again(&swap, &groups, kept, sum ^ 1 << 40) else { panic!("it has changed") };
     free(frames);
     assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
+    assert_eq!(swap.outs.count_out(), 0, "each came back once");
     // The pool gives it up: it has nothing to write.
     let number = keep(&swap, &groups, &mmu, &page);
     let kept = SwapCopy { place: CopyAt::Slot(number), sum };
@@ -352,6 +353,7 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     // A folio ends.
     let number = keep(&swap, &groups, &mmu, &page);
     free(swap.forget(come_in(&swap, &groups, &mmu, number, true).unwrap()));
+    assert_eq!(swap.outs.count_out(), 0, "each came back once");
     // Memory is short; or so many slots are taken that they are for what is out.
     let number = keep(&swap, &groups, &mmu, &page);
     let none = come_in(&swap, &groups, &mmu, number, false);
