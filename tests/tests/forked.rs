@@ -38,6 +38,13 @@ fn both_check_and_change_all_pages(variant: Variant) {
 }
 behaviour!(both_check_and_change_all_pages: m16, copy);
 
+/// A thread that ended called into the library while its thread-local variables were freed, and froze the
+/// child.
+fn forks_often(variant: Variant) {
+    forked(variant, "often", "256M", &[]);
+}
+behaviour!(forks_often: user_mode);
+
 fn ten_deep(variant: Variant) {
     forked(variant, "deep", "256M", &[]);
 }

@@ -13,7 +13,7 @@
 //! the other heap's lock is held: a handler of the program's may wait for a thread that needs the lock.
 
 use elbowroom_sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use libc::{c_int, c_long, c_void};
+use libc::{c_int, c_void};
 use std::ptr;
 
 /// The other library's `elbowroom_own`.
@@ -121,20 +121,6 @@ fn is_own_thread() -> bool {
     unsafe { std::mem::transmute::<*mut c_void, extern "C" fn() -> bool>(function)() }
 }
 
-/// Runs `call` without signals.
-fn without_signals<R>(call: impl FnOnce() -> R) -> R {
-    let change = |how: c_int, set: *const u64, before: *mut u64| {
-        // SAFETY: both sets are 8 bytes, as the kernel has them. By a system call, since the other library
-        // interposes the function.
-        unsafe { libc::syscall(libc::SYS_rt_sigprocmask, how as c_long, set, before, 8 as c_long) }
-    };
-    let (all, mut before) = (!0_u64, 0_u64);
-    change(libc::SIG_SETMASK, &raw const all, &raw mut before);
-    let result = call();
-    change(libc::SIG_SETMASK, &raw const before, ptr::null_mut());
-    result
-}
-
 /// A block of zeros; null: there is no memory.
 #[cold]
 pub fn allocate(size: usize) -> *mut c_void {
@@ -145,7 +131,7 @@ pub fn allocate(size: usize) -> *mut c_void {
     // SAFETY: the other library's function of this name has this type.
     let function =
         unsafe { std::mem::transmute::<*mut c_void, extern "C" fn(usize) -> *mut c_void>(function) };
-    without_signals(|| function(size))
+    function(size)
 }
 
 /// Whether a block lies where blocks that are apart do. Other blocks may lie there, too.
@@ -180,5 +166,5 @@ pub unsafe fn free(block: *mut c_void) {
     // SAFETY: the other library's function of this name has this type; there is one, since there is a block.
     let function = unsafe { std::mem::transmute::<*mut c_void, unsafe extern "C" fn(*mut c_void)>(function) };
     // SAFETY: the caller's promise.
-    without_signals(|| unsafe { function(block) });
+    unsafe { function(block) };
 }

@@ -1,11 +1,16 @@
 //! Blocks of the library's heap for C: the library that stands before malloc asks for them, by the functions'
 //! names, on behalf of the library's own threads and of the loader (crates/elbowroom-heap/src/apart.rs).
 //!
-//! Synchronization: the heap's lock. The callers block signals.
+//! Signals are blocked meanwhile, by system calls that touch no thread-local variable of this library: a thread
+//! that ends frees its thread-local variables here, and an access to one would make it allocate them again, in
+//! the middle of that.
+//!
+//! Synchronization: the heap's lock.
 
 use super::heap::Heap;
 use crate::base::regions::touches;
 use crate::base::state;
+use crate::base::sys::{Except, SignalsBlocked};
 use libc::c_void;
 use std::alloc::{GlobalAlloc, Layout};
 
@@ -24,7 +29,10 @@ pub extern "C" fn elbowroom_own_allocate(size: usize) -> *mut c_void {
     let Some(layout) = layout(size) else { return std::ptr::null_mut() };
     // SAFETY: the layout is not empty; if there is a block, its head is a part of it.
     unsafe {
-        let head = Heap.alloc_zeroed(layout);
+        let head = {
+            let _blocked = SignalsBlocked::new(Except::Nothing);
+            Heap.alloc_zeroed(layout)
+        };
         if head.is_null() {
             return std::ptr::null_mut();
         }
@@ -56,6 +64,7 @@ pub unsafe extern "C" fn elbowroom_own_free(block: *mut c_void) {
     // SAFETY: the caller's promise.
     let size = unsafe { elbowroom_own_size(block) };
     if let Some(layout) = layout(size).filter(|_| size > 0) {
+        let _blocked = SignalsBlocked::new(Except::Nothing);
         // SAFETY: the caller's promise, and it was allocated with this layout.
         unsafe { Heap.dealloc(block.byte_sub(HEAD).cast(), layout) };
     }
