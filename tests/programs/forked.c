@@ -8,7 +8,6 @@
  *     rights     what may only be read cannot be stored to in the child either
  *     streams    libc's streams, and small blocks, go on in the child (--heap all: they are managed)
  *     orphan     a child ends before its own child, which needs the swap file of the first
- *     often      many children, one after the other
  *     killed     children end by SIGKILL with pages of their own out; the parent needs all its swap again
  *     prefork    a server's children, several at once */
 #include "forked.h"
@@ -275,22 +274,6 @@ static void streams(void)
     }
 }
 
-/* A child's threads end while others of it begin, each time. */
-static void often(void)
-{
-    size_t pages = len / 4096;
-    fill(1, 0, pages);
-    for (int round = 0; round < 30; round++) {
-        pid_t child = (pid_t)SYS(fork());
-        if (child == 0) {
-            check(1, 0, pages / 4, "child");
-            exit(42);
-        }
-        succeeded(child, "child");
-    }
-    check(1, 0, pages, "parent");
-}
-
 static void killed(void)
 {
     size_t pages = len / 4096;
@@ -431,8 +414,6 @@ int main(int argc, char **argv)
         orphan();
     else if (strcmp(mode, "streams") == 0)
         streams();
-    else if (strcmp(mode, "often") == 0)
-        often();
     else if (strcmp(mode, "killed") == 0)
         killed();
     else if (strcmp(mode, "prefork") == 0)

@@ -1,9 +1,9 @@
 //! Blocks of the library's heap for C: the library that stands before malloc asks for them, by the functions'
 //! names, on behalf of the library's own threads and of the loader (crates/elbowroom-heap/src/apart.rs).
 //!
-//! Signals are blocked meanwhile, by system calls that touch no thread-local variable of this library: a thread
-//! that ends frees its thread-local variables here, and an access to one would make it allocate them again, in
-//! the middle of that.
+//! Signals are blocked meanwhile, by system calls that touch no thread-local variable of this library: a
+//! thread that ends frees its thread-local variables here, and an access to one would make it allocate them
+//! again, in the middle of that.
 //!
 //! Synchronization: the heap's lock.
 
