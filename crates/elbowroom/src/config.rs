@@ -260,6 +260,11 @@ impl Config {
     }
 }
 
+/// One in so many of the pages that went out later than a page, and are back, counts as if it had overtaken
+/// the page. Measured: so what a quarter more and half more memory would spare is told within a tenth of what
+/// is read then (`what_more_memory_would_have_spared_is_what_it_spares`).
+pub(crate) const OVERTAKEN_ONE_IN: u64 = 4;
+
 /// What a manager needs with any budget, in bytes.
 pub(crate) const FIXED_BYTES: u64 = 1 << 20;
 

@@ -169,11 +169,12 @@ fn open(file: &File) -> Arc<ProcessTree> {
 }
 
 /// The main function of the processes that [`a_killed_process_leaves_nothing_behind`] starts and kills:
-/// takes and gives pages until it is killed.
+/// takes and gives pages until it is killed, or the test has ended.
 fn take_and_give(path: &std::ffi::OsStr) -> ! {
+    let test = std::os::unix::process::parent_id();
     let member = Member::enter(open(&OpenOptions::new().read(true).write(true).open(path).unwrap()));
     let mut random = fastrand::Rng::new();
-    loop {
+    while std::os::unix::process::parent_id() == test {
         let pages = random.usize(1..600);
         if random.bool() {
             member.take(pages);
@@ -181,6 +182,7 @@ fn take_and_give(path: &std::ffi::OsStr) -> ! {
             member.give(pages);
         }
     }
+    std::process::exit(1)
 }
 
 #[test]

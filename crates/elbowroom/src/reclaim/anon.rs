@@ -472,7 +472,7 @@ impl<P: Platform> Reclaim<P> {
         if let Some(distance) = came[0].distance {
             let refaults = GroupEvent::Refaults(Kind::Anonymous);
             self.groups.count(folio.group, refaults, slots.len() as u64);
-            super::note_spared(self, self.swap.outs.later(distance), slots.len() as u64);
+            super::note_spared(self, distance, self.swap.outs.later(distance), slots.len() as u64);
             // Pages that were put out by advice while memory is plenty say nothing about where frames are
             // needed.
             if !self.is_plenty() {

@@ -29,7 +29,7 @@ use self::run_memory::RunMemory;
 use self::scan::Scan;
 pub(crate) use self::supplier::Supplier;
 use self::supplier::Supply;
-use crate::config::{FAILED_DIRTY_KEEP, FIXED_BYTES, RUN_ORDER, WRITES_AHEAD};
+use crate::config::{FAILED_DIRTY_KEEP, FIXED_BYTES, OVERTAKEN_ONE_IN, RUN_ORDER, WRITES_AHEAD};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, Kind};
 use crate::learned::{Kept, Learned};
@@ -509,7 +509,7 @@ impl<P: Platform> Reclaim<P> {
         let refault = self.lists.refault(object.serial, &folio);
         let activate = refault.is_some_and(|Refault { lists, distance, later, pages }| {
             self.counters.add(Event::RefaultPages, folio.pages());
-            note_spared(self, later, pages);
+            note_spared(self, distance, later, pages);
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
             let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
             let back = Refaulted { kind: Kind::File, distance, pages: folio.pages() as usize };
@@ -525,13 +525,20 @@ impl<P: Platform> Reclaim<P> {
 }
 
 /// Counts pages that came back by how much more memory would have kept them: as many frames more as pages
-/// have gone out later and are still out, as in an LRU list.
-fn note_spared<P: Platform>(reclaim: &Reclaim<P>, later: Option<u64>, pages: u64) {
+/// have gone out later and are still out, as in an LRU list. In these lists pages overtake each other, so for a
+/// quarter more and half more memory a part of those that have gone out later and are back counts, too
+/// ([`OVERTAKEN_ONE_IN`]).
+fn note_spared<P: Platform>(reclaim: &Reclaim<P>, distance: u64, later: Option<u64>, pages: u64) {
     let Some(later) = later else { return };
+    let overtaken = distance.saturating_sub(later) / OVERTAKEN_ONE_IN;
     // What a manager needs with any budget does not grow.
     let frames = reclaim.listable_frames() as u64 + FIXED_BYTES / PAGE_SIZE as u64;
-    let events = [(4, Event::NearQuarterPages), (2, Event::NearHalfPages), (1, Event::NearPages)];
-    for (_, event) in events.into_iter().filter(|(part, _)| later <= frames / part) {
+    let events = [
+        (4, overtaken, Event::NearQuarterPages),
+        (2, overtaken, Event::NearHalfPages),
+        (1, 0, Event::NearPages),
+    ];
+    for (_, _, event) in events.into_iter().filter(|(part, more, _)| later + more <= frames / part) {
         reclaim.counters.add(event, pages);
     }
 }

@@ -196,7 +196,11 @@ fn what_more_memory_would_have_spared_is_what_it_spares() {
             (all - spared[at]) as f64 / is as f64
         });
         println!("{kind}: {off:.3?}");
-        assert!(off.iter().all(|off| (0.8..1.25).contains(off)), "{kind}: {off:.3?} of what is read");
+        let within = [0.9..1.1, 0.9..1.1, 0.8..1.3];
+        assert!(
+            off.iter().zip(within).all(|(off, within)| within.contains(off)),
+            "{kind}: {off:.3?} of what is read"
+        );
         off
     });
     for (at, more) in mores.into_iter().enumerate() {

@@ -9,9 +9,10 @@ use crate::{Config, Hooks, Manager, MapRequest, Soft, Space};
 use elbowroom_machine::{Errno, PAGE_SHIFT, PAGE_SIZE};
 use elbowroom_sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
-use elbowroom_sync::{Arc, thread};
+use elbowroom_sync::{Arc, LockClass, Mutex, thread};
 
-type Lines = std::sync::Mutex<Vec<String>>;
+/// What a manager has reported.
+type Said = Arc<Mutex<Vec<String>>>;
 
 /// Where the swap of a manager is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -32,6 +33,14 @@ fn config(units: u64, swap: u64, to: Where) -> Config {
         config.ablation.tuning.pool_percent = if to == Where::File { 0 } else { 5 };
     }
     config
+}
+
+/// Keeps what a manager with this configuration reports.
+fn keep_reports(config: &mut Config) -> Said {
+    let said = Said::new(Mutex::uncounted(LockClass::Pressure, Vec::new()));
+    let lines = said.clone();
+    config.hooks.report = Some(Arc::new(move |line| lines.lock().push(line.to_owned())));
+    said
 }
 
 /// How many units of a mapping can be stored to, before an access fails.
@@ -67,10 +76,9 @@ fn is_soon_empty(manager: &Manager<Soft>) {
 /// have 100.
 #[test]
 fn a_group_has_at_most_its_max_and_its_swap_max() {
-    static SAID: Lines = Lines::new(Vec::new());
     for to in ALL {
         let mut config = config(160, 512, to);
-        config.hooks.report = Some(Arc::new(|line| SAID.lock().unwrap().push(line.to_owned())));
+        let reports = keep_reports(&mut config);
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let groups = manager.groups();
         let both = limits(|limits| (limits.max, limits.swap_max) = (30 * UNIT, 30 * UNIT));
@@ -93,7 +101,7 @@ fn a_group_has_at_most_its_max_and_its_swap_max() {
         let seen = stats(&manager, group);
         assert!(units(seen.swap.peak_bytes) <= 30.0 && units(seen.usage_bytes) <= 30.0, "{to:?} {seen:?}");
         assert!(seen.swap.max > 0 && seen.failed > 0 && seen.swap.memory_max == 0, "{to:?} {seen:?}");
-        let said = std::mem::take(&mut *SAID.lock().unwrap());
+        let said = std::mem::take(&mut *reports.lock());
         assert!(
             said.len() == 1 && said[0].contains(&format!("({group}), may use {} MiB", (30 * UNIT) >> 20)),
             "{said:?}"
@@ -148,14 +156,13 @@ fn nothing_goes_out_of_a_group_whose_swap_max_is_0() {
 /// Where the whole budget is full, and not the group, the line says why its pages stay.
 #[test]
 fn a_full_budget_names_the_group_whose_swap_is_full() {
-    static SAID: Lines = Lines::new(Vec::new());
     let mut config = config(60, 512, Where::Pool);
-    config.hooks.report = Some(Arc::new(|line| SAID.lock().unwrap().push(line.to_owned())));
+    let reports = keep_reports(&mut config);
     let manager = Manager::<Soft>::start_on(config).unwrap();
     let group = manager.groups().create(GroupId::ROOT, &limits(|limits| limits.swap_max = 0)).unwrap();
     let (space, start) = map(&manager, group, 100);
     assert!(stored(&space, start, 100) < 100.0);
-    let said = SAID.lock().unwrap();
+    let said = std::mem::take(&mut *reports.lock());
     let why = format!("Pages of memory {group} stay in memory: its swap is at its swap-max");
     assert!(said.len() == 1 && said[0].ends_with(&why), "{said:?}");
 }
@@ -164,10 +171,9 @@ fn a_full_budget_names_the_group_whose_swap_is_full() {
 /// make room for new memory.
 #[test]
 fn a_group_has_at_most_its_memory_swap_max() {
-    static SAID: Lines = Lines::new(Vec::new());
     for to in ALL {
         let mut config = config(160, 512, to);
-        config.hooks.report = Some(Arc::new(|line| SAID.lock().unwrap().push(line.to_owned())));
+        let reports = keep_reports(&mut config);
         let manager = Manager::<Soft>::start_on(config).unwrap();
         let groups = manager.groups();
         let both = limits(|limits| (limits.max, limits.memory_swap_max) = (30 * UNIT, 45 * UNIT));
@@ -183,7 +189,7 @@ fn a_group_has_at_most_its_memory_swap_max() {
         // The last access has waited: nothing is being written any more.
         assert!((43.0..=45.0).contains(&sum) && units(seen.usage_bytes) <= 30.0, "{to:?} {seen:?}");
         assert!(seen.swap.memory_max > 0 && seen.failed > 0 && seen.swap.max == 0, "{to:?} {seen:?}");
-        let said = std::mem::take(&mut *SAID.lock().unwrap());
+        let said = std::mem::take(&mut *reports.lock());
         let what = format!("({group}), may have {} MiB in memory and swap together", (45 * UNIT) >> 20);
         assert!(said.len() == 1 && said[0].contains(&what), "{said:?}");
         for _ in 0..2 {
