@@ -34,9 +34,11 @@ pub(crate) fn see_to_high<P: Platform>(
     let batch = reclaim.tuning().reclaim_batch_pages;
     let want = (usage - high).min(MOST_PAGES).max(batch as u64);
     let freed = reclaim.shrink(over, want as usize, woken);
-    // If nothing was freed while many pages are being written to swap, these may be free soon, or never (swap
-    // is full): such an access says nothing about whether the group is stuck, and is not counted.
-    if freed > 0 || !reclaim.is_writing_enough() {
+    // If nothing was freed while many pages are being written to swap, these may be free soon: such an access
+    // says nothing about whether the group is stuck, and is not counted. Not so where swap is full: the pages
+    // stay.
+    let is_swap_full = reclaim.swap.free_slots() == 0 || reclaim.groups.full_swap(over).is_some();
+    if freed > 0 || is_swap_full || !reclaim.is_writing_enough() {
         reclaim.groups.of(over).note_high(freed > 0);
     }
     let (over, [usage, high]) = reclaim.groups.over_high(group)?;

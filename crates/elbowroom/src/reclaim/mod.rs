@@ -525,8 +525,8 @@ impl<P: Platform> Reclaim<P> {
 }
 
 /// Counts pages that came back by how much more memory would have kept them: as many frames more as pages
-/// have gone out later and are still out, as in an LRU list. In these lists pages overtake each other, so for a
-/// quarter more and half more memory a part of those that have gone out later and are back counts, too
+/// have gone out later and are still out, as in an LRU list. In these lists pages overtake each other, so for
+/// a quarter more and half more memory a part of those that have gone out later and are back counts, too
 /// ([`OVERTAKEN_ONE_IN`]).
 fn note_spared<P: Platform>(reclaim: &Reclaim<P>, distance: u64, later: Option<u64>, pages: u64) {
     let Some(later) = later else { return };
