@@ -113,6 +113,15 @@ struct test {
     void (*run)(void);
 };
 
+/* A child that ends in any case: an alarm is not inherited. */
+static inline pid_t fork_child(void)
+{
+    pid_t child = fork();
+    if (child == 0)
+        alarm(50);
+    return child;
+}
+
 /* Runs the tests, each in a process of its own, or the one that is named in this process. */
 static inline int run_tests(int argc, char **argv, const struct test *tests, size_t count)
 {

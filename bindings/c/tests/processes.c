@@ -67,7 +67,7 @@ static void test_again(void)
 /* A stale pointer into a manager that was stopped is SIGSEGV, and not zeros. */
 static void test_stale(void)
 {
-    pid_t child = fork();
+    pid_t child = fork_child();
     if (child == 0) {
         er_manager *manager = start();
         volatile uint64_t *bytes = map(manager, NULL, MIB, 0);
@@ -129,7 +129,7 @@ static void test_fork(void)
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, work, (void *)9) == 0);
     for (int round = 0; round < 4; round++) {
-        pid_t child = fork();
+        pid_t child = fork_child();
         CHECK(child >= 0);
         if (child == 0) {
             for (size_t at = 0; at < 48 * MIB / 8; at += 512)
@@ -169,7 +169,7 @@ static pid_t fork_without_manager(void)
     int error = dup(2), silent = open("/dev/null", O_WRONLY);
     CHECK(error >= 0 && silent >= 0 && dup2(silent, 2) == 2);
     CHECK(setrlimit(RLIMIT_NOFILE, &none) == 0);
-    pid_t child = fork();
+    pid_t child = fork_child();
     CHECK(setrlimit(RLIMIT_NOFILE, &before) == 0 && dup2(error, 2) == 2);
     CHECK(close(error) == 0 && close(silent) == 0);
     return child;
@@ -248,7 +248,7 @@ static void test_given_up(void)
     awaited = (int *)bytes;
     int error = dup(2);
     CHECK(dup2(ends[1], 2) == 2);
-    pid_t child = fork();
+    pid_t child = fork_child();
     awaited = NULL;
     CHECK(dup2(error, 2) == 2 && close(error) == 0 && close(ends[1]) == 0);
     if (child == 0) {
@@ -271,7 +271,7 @@ static unsigned char *at_exit;
 
 static void fork_at_exit(void)
 {
-    pid_t child = fork();
+    pid_t child = fork_child();
     if (child == 0)
         _exit(at_exit[0] == 7 ? 0 : 1);
     int status = 1;
@@ -282,7 +282,7 @@ static void fork_at_exit(void)
 /* A function of atexit may fork, although the destructors of the thread have run. */
 static void test_exit(void)
 {
-    pid_t child = fork();
+    pid_t child = fork_child();
     CHECK(child >= 0);
     if (child == 0) {
         er_manager *manager = start();
@@ -290,7 +290,7 @@ static void test_exit(void)
         at_exit[0] = 7;
         BAD(er_close(NULL), EINVAL, "no open file");
         CHECK(atexit(fork_at_exit) == 0);
-        pid_t other = fork();
+        pid_t other = fork_child();
         if (other == 0)
             _exit(0);
         CHECK(waitpid(other, NULL, 0) == other);
@@ -304,7 +304,7 @@ static void test_exit(void)
 static void test_stores_at_exit(void)
 {
     make_file(4);
-    pid_t child = fork();
+    pid_t child = fork_child();
     CHECK(child >= 0);
     if (child == 0) {
         er_manager *manager = start();
@@ -327,7 +327,7 @@ static void test_kernels(void)
     make_file(16);
     int ready[2], end[2];
     CHECK(pipe(ready) == 0 && pipe(end) == 0);
-    pid_t child = fork();
+    pid_t child = fork_child();
     CHECK(child >= 0);
     if (child == 0) {
         char byte = 1;

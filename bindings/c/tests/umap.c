@@ -95,7 +95,7 @@ static void test_first(void)
     make_file(16);
     int fd = open(path, O_RDWR);
     for (int round = 0; round < 20; round++) {
-        pid_t child = fork();
+        pid_t child = fork_child();
         CHECK(child >= 0);
         if (child == 0) {
             enum { THREADS = 6 };

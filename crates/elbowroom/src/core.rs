@@ -350,7 +350,7 @@ impl<P: Platform> Core<P> {
     /// Gives back what swap has of a locked folio.
     pub(crate) fn forget_kept(&self, folio: &mut LockedFolio<'_>) {
         for copy in folio.body_mut().kept.take_all() {
-            self.swap.forget(copy.place).into_iter().for_each(|frames| self.free(frames));
+            self.swap.forget(copy.slot).into_iter().for_each(|frames| self.free(frames));
         }
     }
 

@@ -61,26 +61,17 @@ impl Spot {
     }
 }
 
-/// Where swap has the bytes of a page.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum CopyAt {
-    /// In the file.
-    File(Spot),
-    /// In this slot, which is at no page of a space, and whose bytes the pool may drop.
-    Slot(u64),
-}
-
-/// Where swap still has the bytes of a page that a folio has, too, and their checksum.
+/// What swap still has of a page that a folio has, too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SwapCopy {
-    /// Where the bytes are.
-    pub place: CopyAt,
-    /// Of 64 bits ([`checksum`](super::checksum)).
+    /// The slot, which is at no page of a space. Swap may drop its bytes.
+    pub slot: u64,
+    /// The checksum of the bytes, of 64 bits ([`checksum`](super::checksum)).
     pub sum: u64,
 }
 
 /// What swap has of some pages of a folio. Belongs to the thread that holds the folio's lock. Must be empty
-/// when it is dropped, since its spots of the file and its slots have to be given back.
+/// when it is dropped, since its slots have to be given back.
 #[derive(Default)]
 pub struct Kept(Vec<(u16, SwapCopy)>);
 
@@ -136,7 +127,7 @@ mod tests {
     #[test]
     fn each_page_has_its_own_home_once() {
         let mut kept = Kept::default();
-        let copy = |nth: u64| SwapCopy { place: CopyAt::File(Spot::whole(100 + nth)), sum: nth };
+        let copy = |nth: u64| SwapCopy { slot: 100 + nth, sum: nth };
         [3, 0, 15].into_iter().for_each(|page| kept.add(page, copy(page as u64)));
         assert_eq!((kept.take(0), kept.take(0), kept.take(1)), (Some(copy(0)), None, None));
         assert_eq!(kept.take_all().count(), 2);

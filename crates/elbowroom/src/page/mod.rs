@@ -17,7 +17,7 @@ mod waiting;
 pub use anon::{AnonPages, HUGE_ORDER, HUGE_PAGES};
 pub use anon_rmap::AnonRmap;
 pub use dirty::{Dirty, checksum};
-pub use kept::{CopyAt, Kept, Spot, SwapCopy};
+pub use kept::{Kept, Spot, SwapCopy};
 pub use locked::{LockedFolio, Reading, Ready, Woken};
 pub use state::{Flag, StateWord};
 pub use wait::{Answer, Parked, WaitTable, Waiter};

@@ -232,7 +232,7 @@ impl<P: Platform> Reclaim<P> {
             let nth = (page - first) as usize;
             let copy = large.body_mut().kept.take(nth);
             if zeros.get(nth) == Some(&true) {
-                let kept = copy.map(|copy| self.swap.forget(copy.place));
+                let kept = copy.map(|copy| self.swap.forget(copy.slot));
                 kept.into_iter().flatten().for_each(|frames| self.free(frames));
                 freed.push(own);
                 parts.push(Slot::Empty);
@@ -290,7 +290,7 @@ impl<P: Platform> Reclaim<P> {
         compressor: &mut Compressor,
     ) -> Result<(u64, Option<Frames>), (Frames, Stays)> {
         let Ok(group) = self.groups.charge_swap(own.group(), 1) else {
-            let kept = copy.map(|copy| self.swap.forget(copy.place));
+            let kept = copy.map(|copy| self.swap.forget(copy.slot));
             kept.into_iter().flatten().for_each(|frames| self.free(frames));
             return Err((own, Stays::NoRoom));
         };
@@ -491,10 +491,10 @@ impl<P: Platform> Reclaim<P> {
         }
         let plenty = self.is_plenty();
         for (page, (slot, came)) in slots.iter().zip(came).enumerate() {
-            let (released, place) = self.swap.release_keeping(*slot, plenty);
+            let (released, is_kept) = self.swap.release_keeping(*slot, plenty);
             self.take_released(released);
-            if let Some(place) = place {
-                folio.body_mut().kept.add(page, SwapCopy { place, sum: came.sum });
+            if is_kept {
+                folio.body_mut().kept.add(page, SwapCopy { slot: *slot, sum: came.sum });
             }
         }
     }

@@ -57,7 +57,9 @@ enum Tier {
     Pool { handle: Handle, leaving: bool, in_file: Option<PackedSpot> },
     /// In the pool, and in a folio that came in from there; no space has the slot.
     Kept { handle: Handle, in_file: Option<PackedSpot> },
-    /// In such a folio only: the pool has given them up.
+    /// In the file, and in such a folio.
+    KeptInFile(Spot),
+    /// In such a folio only: the pool, or the file, has given them up.
     Gone,
     /// In the file.
     File(Spot),
@@ -192,6 +194,10 @@ pub struct Swap {
     used: AtomicU64,
     /// Slots, not among the used ones, that folios keep and whose bytes are in the pool.
     kept: AtomicU64,
+    /// The same, for those whose bytes are in the file only.
+    kept_in_file: AtomicU64,
+    /// The stripe from which [`Swap::drop_kept_in_file`] takes spots next.
+    next_dropped: AtomicUsize,
     /// Slots that there is memory for: those that are free again, too.
     described: AtomicU64,
     next: AtomicUsize,
@@ -236,6 +242,8 @@ impl Swap {
             staging: locks.mutex(LockClass::SwapFile, None),
             used: AtomicU64::new(0),
             kept: AtomicU64::new(0),
+            kept_in_file: AtomicU64::new(0),
+            next_dropped: AtomicUsize::new(0),
             described: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::SwapFile, Chunks::default()),
@@ -511,7 +519,7 @@ impl Swap {
                 }
                 Tier::Pool { handle, .. } => Ok((Some(self.pool.load(handle, &mut compressed)), slot)),
                 Tier::File(_) => Err(NotLoaded::Elsewhere),
-                Tier::Kept { .. } | Tier::Gone => Err(NotLoaded::Corrupt),
+                Tier::Kept { .. } | Tier::KeptInFile(_) | Tier::Gone => Err(NotLoaded::Corrupt),
             }
         })?;
         let expanded = len.map_or(Ok(()), |len| expand(&compressed[..len], page));
@@ -546,7 +554,7 @@ impl Swap {
             Tier::Pool { handle, in_file, .. } | Tier::Kept { handle, in_file } => {
                 (self.put_back(self.pool.free(handle)), in_file.map(PackedSpot::spot))
             }
-            Tier::File(spot) => (Vec::new(), Some(spot)),
+            Tier::File(spot) | Tier::KeptInFile(spot) => (Vec::new(), Some(spot)),
             Tier::Filled(_) | Tier::Gone => (Vec::new(), None),
         }
     }

@@ -188,11 +188,18 @@ impl Swap {
         self.file.as_ref().is_some_and(|own| own.refuses.load(Ordering::Relaxed))
     }
 
-    /// Takes up to so many free pages of the file that follow each other.
+    /// Takes up to so many free pages of the file that follow each other. If there is none, folios lose what
+    /// the file keeps for them: else the file would be full of what is in memory, too, and what has to go out
+    /// would find no room.
     pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
         let own = self.file.as_ref()?;
         let base = own.base.load(Ordering::Relaxed);
-        let taken = own.positions.lock().take(most)?;
+        let taken = loop {
+            let taken = own.positions.lock().take(most);
+            if taken.is_some() || !self.drop_kept_in_file(most as usize) {
+                break taken?;
+            }
+        };
         Some(base + taken.start..base + taken.end)
     }
 
@@ -202,6 +209,11 @@ impl Swap {
             let base = own.base.load(Ordering::Relaxed);
             own.positions.lock().fill(spots.into_iter().map(|spot| spot.less(base)));
         }
+    }
+
+    /// Whether a spot is in the process's own file, and not in an ancestor's.
+    pub(super) fn is_own_spot(&self, spot: Spot) -> bool {
+        self.file.as_ref().is_some_and(|own| spot.position() >= own.base.load(Ordering::Relaxed))
     }
 
     /// Gives a spot of the file back.

@@ -1,9 +1,9 @@
 //! What swap keeps of pages that came in, for when they go out again as they were. Linux: the slot of a clean
 //! folio of the swap cache.
 
-use super::{OutPage, PackedSpot, Released, Swap, Tier};
+use super::{OutPage, PackedSpot, Released, STRIPES, Swap, Tier};
 use crate::group::{Frames, SwapGroup};
-use crate::page::{CopyAt, Spot, SwapCopy};
+use crate::page::{Spot, SwapCopy};
 use elbowroom_sync::Mutant;
 use elbowroom_sync::atomic::Ordering;
 
@@ -24,68 +24,88 @@ pub enum Again {
     Nothing(Vec<Frames>),
 }
 
-/// What giving a count of a slot up has led to.
-enum End {
-    /// Other spaces have a count of the slot.
-    Shared,
-    /// The pool keeps its bytes for the folio into which they came. The group to which it was charged.
-    Kept(SwapGroup),
-    /// It was the last count, and nothing is kept. Where the bytes are, and the group.
-    Empty(Tier, SwapGroup),
-}
-
 impl Swap {
     /// Gives up one count of a slot whose bytes have come in as a page of a folio. Returns what is free now,
-    /// and what swap keeps of the page, which belongs to the folio and is charged to no group. Swap keeps
-    /// nothing while others have a count of the slot, or when so much of it is taken that the room is better
-    /// used for what goes out next. Compressed pages are kept only while memory is `plenty`. Linux:
+    /// and whether swap keeps the bytes: the slot belongs to the folio then and is charged to no group. Swap
+    /// keeps nothing while others have a count of the slot, or when so much of it is taken that the room is
+    /// better used for what goes out next. Compressed pages are kept only while memory is `plenty`. Linux:
     /// `swap_vm_full`.
-    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Released, Option<CopyAt>) {
+    pub fn release_keeping(&self, number: u64, plenty: bool) -> (Released, bool) {
         // Without sizing nothing makes the pool smaller.
         let taken = self.used() + self.kept.load(Ordering::Relaxed);
         let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.quota.limit();
-        let (slot, end) = self.with(number, |stripe, at| {
+        let kept = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             let was = *slot;
-            let end = match slot.tier {
-                Tier::Pool { handle, leaving: false, in_file } if may_keep && slot.count == 1 => {
-                    slot.tier = Tier::Kept { handle, in_file };
-                    self.kept.fetch_add(1, Ordering::Relaxed);
-                    End::Kept(std::mem::replace(&mut stripe.groups[at], SwapGroup::NONE))
+            let (tier, leaves_pool) = match slot.tier {
+                _ if slot.count > 1 => return None,
+                Tier::Pool { handle, leaving: false, in_file } if may_keep => {
+                    (Tier::Kept { handle, in_file }, None)
                 }
-                _ => stripe.give_up(at).map_or(End::Shared, |(tier, group)| End::Empty(tier, group)),
+                Tier::Pool { handle, leaving: false, in_file: Some(in_file) } => {
+                    (Tier::KeptInFile(in_file.spot()), Some(handle))
+                }
+                Tier::File(spot) => (Tier::KeptInFile(spot), None),
+                _ => return None,
             };
-            (was, end)
+            slot.tier = tier;
+            self.count_kept(tier);
+            Some((was.out, leaves_pool, std::mem::replace(&mut stripe.groups[at], SwapGroup::NONE)))
         });
-        let (tier, group) = match end {
-            End::Shared => return (Released::default(), None),
-            End::Kept(group) => (None, group),
-            End::Empty(tier, group) => (Some(tier), group),
-        };
-        if !matches!(slot.tier, Tier::Filled(_)) {
-            self.outs.note_back(slot.out);
-        }
+        let Some((out, leaves_pool, group)) = kept else { return (self.release(number), false) };
+        self.outs.note_back(out);
         self.used.fetch_sub(1, Ordering::Relaxed);
-        let released = |frames| Released { frames, group: Some(group) };
-        let Some(tier) = tier else { return (released(Vec::new()), Some(CopyAt::Slot(number))) };
-        let (frames, spot) = self.empty(tier);
-        let Some(spot) = spot else { return (released(frames), None) };
-        if self.file_pages() * FULL.1 <= self.quota.limit() * FULL.0 {
-            return (released(frames), Some(CopyAt::File(spot)));
+        let mut frames = leaves_pool.map_or_else(Vec::new, |handle| self.put_back(self.pool.free(handle)));
+        let is_full = self.file_pages() * FULL.1 > self.quota.limit() * FULL.0;
+        let stays =
+            !is_full || self.with(number, |stripe, at| matches!(stripe.slots[at].tier, Tier::Kept { .. }));
+        if !stays {
+            frames.extend(self.forget(number));
         }
-        self.free_spot(spot);
-        (released(frames), None)
+        (Released { frames, group: Some(group) }, stays)
+    }
+
+    /// Counts what is kept for a folio from now on.
+    fn count_kept(&self, tier: Tier) {
+        match tier {
+            Tier::Kept { .. } => _ = self.kept.fetch_add(1, Ordering::Relaxed),
+            Tier::KeptInFile(_) => _ = self.kept_in_file.fetch_add(1, Ordering::Relaxed),
+            _ => {}
+        }
+    }
+
+    /// Undoes [`Swap::count_kept`].
+    fn uncount_kept(&self, tier: Tier) {
+        match tier {
+            Tier::Kept { .. } => _ = self.kept.fetch_sub(1, Ordering::Relaxed),
+            Tier::KeptInFile(_) => _ = self.kept_in_file.fetch_sub(1, Ordering::Relaxed),
+            _ => {}
+        }
     }
 
     /// Tells what swap still has of a page that goes out. `copy` is what the page's folio has kept, and is
     /// used up. If the page has its slot again, its charge is the slot's.
     pub fn goes_out_again(&self, copy: SwapCopy, page: &OutPage) -> Again {
-        let same = copy.sum == page.sum || MUTANT_STALE_COPY.planted();
-        match copy.place {
-            CopyAt::File(spot) if same => Again::File(spot),
-            CopyAt::Slot(number) if same && self.is_out_again(number, page) => Again::Slot(number),
-            place => Again::Nothing(self.forget(place)),
+        if copy.sum == page.sum || MUTANT_STALE_COPY.planted() {
+            if let Some(spot) = self.take_spot(copy.slot) {
+                return Again::File(spot);
+            }
+            if self.is_out_again(copy.slot, page) {
+                return Again::Slot(copy.slot);
+            }
         }
+        Again::Nothing(self.forget(copy.slot))
+    }
+
+    /// The spot of a slot that a folio has kept and whose bytes are in the file only; the slot is free then.
+    fn take_spot(&self, number: u64) -> Option<Spot> {
+        self.with(number, |stripe, at| {
+            let tier = stripe.slots[at].tier;
+            let Tier::KeptInFile(spot) = tier else { return None };
+            self.uncount_kept(tier);
+            stripe.give_up(at);
+            Some(spot)
+        })
     }
 
     /// Gives a slot that a folio has kept to the page's spaces again; `false`: its bytes are gone, or no slot
@@ -96,14 +116,9 @@ impl Swap {
         }
         let is_out = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
-            match slot.tier {
-                Tier::Kept { handle, in_file } => {
-                    slot.tier = Tier::Pool { handle, leaving: false, in_file };
-                    self.kept.fetch_sub(1, Ordering::Relaxed);
-                }
-                Tier::File(_) => {}
-                Tier::Filled(_) | Tier::Pool { .. } | Tier::Gone => return false,
-            }
+            let Tier::Kept { handle, in_file } = slot.tier else { return false };
+            self.uncount_kept(slot.tier);
+            slot.tier = Tier::Pool { handle, leaving: false, in_file };
             (slot.count, slot.out) = (page.spaces as u16, self.outs.now());
             stripe.groups[at] = page.group;
             true
@@ -128,32 +143,55 @@ impl Swap {
             let slots = stripe.slots.iter_mut().filter(|slot| slot.count > 0);
             freed.extend(slots.filter_map(|slot| {
                 let Tier::Kept { handle, in_file } = slot.tier else { return None };
-                slot.tier = self.without_pool(in_file);
+                slot.tier = self.without_pool(slot.tier, in_file);
                 Some(handle)
             }));
         }
         freed.into_iter().flat_map(|handle| self.put_back(self.pool.free(handle))).collect()
     }
 
-    /// Where the bytes of a slot that a folio keeps are once the pool has dropped them.
-    pub(super) fn without_pool(&self, in_file: Option<PackedSpot>) -> Tier {
-        self.kept.fetch_sub(1, Ordering::Relaxed);
-        in_file.map_or(Tier::Gone, |in_file| Tier::File(in_file.spot()))
+    /// Frees room in the file that is taken by bytes which folios have, too: at least so many of its spots,
+    /// if there are so many. `false`: there is none.
+    pub(super) fn drop_kept_in_file(&self, want: usize) -> bool {
+        let mut spots = Vec::new();
+        for _ in 0..STRIPES {
+            if self.kept_in_file.load(Ordering::Relaxed) == 0 || spots.len() >= want {
+                break;
+            }
+            let stripe = self.next_dropped.fetch_add(1, Ordering::Relaxed) % STRIPES;
+            let mut stripe = self.stripes[stripe].lock();
+            let slots = stripe.slots.iter_mut().filter(|slot| slot.count > 0);
+            spots.extend(slots.filter_map(|slot| {
+                let tier = slot.tier;
+                let Tier::KeptInFile(spot) = tier else { return None };
+                // There is nothing to gain from what is in an ancestor's file.
+                if !self.is_own_spot(spot) {
+                    return None;
+                }
+                self.uncount_kept(tier);
+                slot.tier = Tier::Gone;
+                Some(spot)
+            }));
+        }
+        let some = !spots.is_empty();
+        spots.into_iter().for_each(|spot| self.free_spot(spot));
+        some
     }
 
-    /// Frees what swap has kept for a folio. Returns frames that are not needed any more.
-    pub fn forget(&self, place: CopyAt) -> Vec<Frames> {
-        let (frames, spot) = match place {
-            CopyAt::File(spot) => (Vec::new(), Some(spot)),
-            CopyAt::Slot(number) => {
-                // No group is charged for it.
-                let tier = self.give_up(number).map(|(tier, _)| tier);
-                if let Some(Tier::Kept { .. }) = tier {
-                    self.kept.fetch_sub(1, Ordering::Relaxed);
-                }
-                tier.map_or_else(Default::default, |tier| self.empty(tier))
-            }
-        };
+    /// Where the bytes of a slot that a folio keeps are once the pool has dropped them.
+    pub(super) fn without_pool(&self, kept: Tier, in_file: Option<PackedSpot>) -> Tier {
+        self.uncount_kept(kept);
+        let tier = in_file.map_or(Tier::Gone, |in_file| Tier::KeptInFile(in_file.spot()));
+        self.count_kept(tier);
+        tier
+    }
+
+    /// Frees the slot that swap has kept for a folio. Returns frames that are not needed any more.
+    pub fn forget(&self, number: u64) -> Vec<Frames> {
+        // No group is charged for it.
+        let Some((tier, _)) = self.give_up(number) else { return Vec::new() };
+        self.uncount_kept(tier);
+        let (frames, spot) = self.empty(tier);
         spot.into_iter().for_each(|spot| self.free_spot(spot));
         frames
     }

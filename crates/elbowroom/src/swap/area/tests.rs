@@ -3,7 +3,7 @@
 use super::leaving::Leaving;
 use super::*;
 use crate::group::{DirtyLimits, GroupId, Groups};
-use crate::page::{CopyAt, SwapCopy};
+use crate::page::SwapCopy;
 use crate::swap::Compressor;
 use crate::swap::packed::Packer;
 use crate::swap::tier::Corrupt;
@@ -36,11 +36,11 @@ fn take_back(groups: &Groups, mmu: &SoftMmu, released: Released) -> bool {
     had
 }
 
-/// A page comes in; tells what swap keeps of it.
-fn come_in(swap: &Swap, groups: &Groups, mmu: &SoftMmu, number: u64, plenty: bool) -> Option<CopyAt> {
-    let (released, kept) = swap.release_keeping(number, plenty);
+/// A page comes in; the slot, if swap keeps it for the page's folio.
+fn come_in(swap: &Swap, groups: &Groups, mmu: &SoftMmu, number: u64, plenty: bool) -> Option<u64> {
+    let (released, is_kept) = swap.release_keeping(number, plenty);
     take_back(groups, mmu, released);
-    kept
+    is_kept.then_some(number)
 }
 
 /// What swap still has of a page that goes out. If that is no slot, the page is charged no more.
@@ -276,10 +276,10 @@ fn what_the_file_has_still_is_not_written_again() {
     let spot = Spot::whole(take(&swap, 1).start);
     let number = swap.keep_in_file(spot, &out(&groups, sum, 2)).unwrap();
     assert_eq!(come_in(&swap, &groups, &mmu, number, false), None, "another space has it");
-    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(CopyAt::File(spot)));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(number));
     assert_eq!((swap.used(), swap.file_pages()), (0, 1));
     // It goes to the pool, and leaves it.
-    let copy = SwapCopy { place: CopyAt::File(spot), sum };
+    let copy = SwapCopy { slot: number, sum };
     assert!(matches!(again(&swap, &groups, copy, sum), Again::File(same) if same == spot));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     swap.queue_up(&[number]);
@@ -289,11 +289,14 @@ fn what_the_file_has_still_is_not_written_again() {
     assert_eq!((swap.seems(number), swap.pool().objects()), (Some(Source::File(spot)), 0));
     assert!(swap.oldest().is_none());
     // It comes in, and goes to the pool and back.
-    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(CopyAt::File(spot)));
+    assert_eq!(come_in(&swap, &groups, &mmu, number, false), Some(number));
+    let copy = SwapCopy { slot: number, sum };
+    assert!(matches!(again(&swap, &groups, copy, sum), Again::File(same) if same == spot));
     let number = keep_with(&swap, &groups, &mmu, &page, Some(spot));
     let kept = come_in(&swap, &groups, &mmu, number, false);
-    assert_eq!((kept, swap.file_pages()), (Some(CopyAt::File(spot)), 1));
+    assert_eq!((kept, swap.pool().objects(), swap.file_pages()), (Some(number), 0, 1));
     // Somebody has stored to it.
+    let copy = SwapCopy { slot: number, sum };
     assert!(matches!(again(&swap, &groups, copy, sum ^ 1 << 40), Again::Nothing(_)));
     assert_eq!(swap.file_pages(), 0);
     // Nearly all of the file is taken: it is for what is out.
@@ -304,6 +307,17 @@ fn what_the_file_has_still_is_not_written_again() {
     let kept = numbers.iter().map(|number| come_in(&swap, &groups, &mmu, *number, false).is_some());
     assert!(kept.eq((0..8).map(|nth| nth > 0)));
     assert_eq!(swap.file_pages(), 7);
+    // What goes out needs it.
+    let position = take(&swap, 1).start;
+    let others =
+        [(); 7].map(|()| swap.keep_in_file(Spot::whole(take(&swap, 1).start), &out(&groups, sum, 1)));
+    for number in &numbers[1..] {
+        assert!(matches!(again(&swap, &groups, SwapCopy { slot: *number, sum }, sum), Again::Nothing(_)));
+    }
+    assert!(swap.take_positions(1).is_none(), "nothing is left to drop");
+    swap.free_spot(Spot::whole(position));
+    others.into_iter().for_each(|number| _ = take_back(&groups, &mmu, swap.release(number.unwrap())));
+    assert_eq!((swap.used(), swap.file_pages()), (0, 0));
     all_is_free(&swap, &groups, &mmu);
 }
 
@@ -317,11 +331,11 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     let page = text("some words ");
     let sum = checksum(&page);
     let number = keep(&swap, &groups, &mmu, &page);
-    let kept = SwapCopy { place: CopyAt::Slot(number), sum };
+    let kept = SwapCopy { slot: number, sum };
     let in_again = |plenty| come_in(&swap, &groups, &mmu, number, plenty);
     swap.share(number);
     assert_eq!(in_again(true), None, "another space has it");
-    assert_eq!(in_again(true), Some(kept.place));
+    assert_eq!(in_again(true), Some(kept.slot));
     assert_eq!((swap.used(), swap.pool().objects()), (0, 1), "nothing is out");
     let mut found = vec![0; PAGE_SIZE];
     assert!(matches!(again(&swap, &groups, kept, sum), Again::Slot(same) if same == number));
@@ -329,23 +343,23 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     assert_eq!((loaded, swap.used(), swap.outs.count_out()), (Ok(sum), 1, 1));
     assert_eq!(found, page);
     // Somebody has stored to it.
-    assert_eq!(in_again(true), Some(kept.place));
+    assert_eq!(in_again(true), Some(kept.slot));
     let Again::Nothing(frames) = again(&swap, &groups, kept, sum ^ 1 << 40) else { panic!("it has changed") };
     free(frames);
     assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
     assert_eq!(swap.outs.count_out(), 0, "each came back once");
     // The pool gives it up: it has nothing to write.
     let number = keep(&swap, &groups, &mmu, &page);
-    let kept = SwapCopy { place: CopyAt::Slot(number), sum };
-    assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.place));
+    let kept = SwapCopy { slot: number, sum };
+    assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.slot));
     let Some(Oldest::Left(frames)) = swap.oldest() else { panic!("a folio has it") };
     free(frames);
     assert_eq!(swap.pool().objects(), 0);
     assert!(matches!(again(&swap, &groups, kept, sum), Again::Nothing(_)));
     // Memory becomes short.
     let number = keep(&swap, &groups, &mmu, &page);
-    let kept = SwapCopy { place: CopyAt::Slot(number), sum };
-    assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.place));
+    let kept = SwapCopy { slot: number, sum };
+    assert_eq!(come_in(&swap, &groups, &mmu, number, true), Some(kept.slot));
     assert!(!swap.pool_is_over(true) && swap.pool_is_over(false));
     free(swap.drop_kept());
     assert!(swap.pool().objects() == 0 && !swap.pool_is_over(false));
@@ -363,10 +377,10 @@ fn what_the_pool_has_still_is_not_compressed_again() {
     assert_eq!(kept.map(|kept| kept.is_some()), [false, true, true, true, true]);
     // There is no slot for it any more.
     let others = [(); 8].map(|()| keep(&swap, &groups, &mmu, &page));
-    let last = SwapCopy { place: kept[4].unwrap(), sum };
+    let last = SwapCopy { slot: kept[4].unwrap(), sum };
     let Again::Nothing(frames) = again(&swap, &groups, last, sum) else { panic!("all slots are taken") };
     free(frames);
-    kept.into_iter().take(4).flatten().for_each(|place| free(swap.forget(place)));
+    kept.into_iter().take(4).flatten().for_each(|slot| free(swap.forget(slot)));
     others.into_iter().for_each(|number| _ = take_back(&groups, &mmu, swap.release(number)));
     assert_eq!((swap.used(), swap.pool().objects()), (0, 0));
     all_is_free(&swap, &groups, &mmu);
@@ -431,6 +445,6 @@ fn a_child_gives_pages_of_its_own_file_back_only() {
     assert_eq!(swap.file_pages(), 4);
     own.clone().for_each(|page| swap.free_spot(Spot::whole(page)));
     let kept = come_in(&swap, &groups, &mmu, slots[1], false);
-    assert_eq!(kept, Some(CopyAt::File(Spot::whole(1))), "the ancestor has it for as long as this lives");
+    assert_eq!(kept, Some(slots[1]), "the ancestor has it for as long as this lives");
     assert_eq!((swap.file_pages(), swap.used()), (0, 1));
 }
