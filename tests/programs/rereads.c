@@ -1,5 +1,5 @@
-/* Reads all pages of a file through a mapping, again and again, until SIGTERM.
- *   rereads FILE MIB  makes the file, maps it, closes it, and says "ready" */
+/* Reads all pages of a file through a mapping, again and again, until SIGTERM, or so many times.
+ *   rereads FILE MIB [PASSES]  makes the file, maps it, closes it, and says "ready" */
 #include "common.h"
 
 static volatile sig_atomic_t ends;
@@ -12,7 +12,8 @@ static void end(int signal)
 
 int main(int argc, char **argv)
 {
-    CHECK(argc == 3, "usage: rereads FILE MIB");
+    CHECK(argc == 3 || argc == 4, "usage: rereads FILE MIB [PASSES]");
+    long passes = argc == 4 ? atol(argv[3]) : -1;
     size_t bytes = (size_t)atol(argv[2]) * MIB;
     struct sigaction action = {.sa_handler = end};
     sigaction(SIGTERM, &action, NULL);
@@ -27,7 +28,7 @@ int main(int argc, char **argv)
     SYS(close(fd));
     printf("ready\n");
     fflush(stdout);
-    while (!ends)
+    for (; !ends && passes != 0; passes--)
         for (size_t at = 0; at < bytes && !ends; at += PAGE) {
             size_t has;
             memcpy(&has, base + at, sizeof has);

@@ -55,7 +55,7 @@ const HOUSES: [House; 3] = [
         src: MANAGER,
         floors: &[
             &["pause"],
-            &["process_tree"],
+            &["process_tree", "division"],
             &["ablation", "config", "default_swap", "error", "stats", "trace"],
             &["group", "quiet", "outside"],
             // A folio and the object that owns it know each other.

@@ -91,7 +91,7 @@ fn start(args: &RunArgs) -> Result<Never, Failure> {
     let mut options = given.options.clone();
     check(&mut options)?;
     let groups = Groups::read();
-    (options.memory_bytes, options.slowdown) = budget(given, groups.as_ref())?;
+    (options.memory_bytes, options.reclaim.slowdown) = budget(given, groups.as_ref())?;
     options.memory_max_bytes = None;
     let asked = swap::Asked::of(given);
     asked.check(options.memory_bytes)?;
@@ -300,7 +300,8 @@ fn obstacle(
 /// Options for `--memory auto` are given without it.
 fn budget(given: &Given, groups: Option<&Groups>) -> Result<(u64, Option<u64>), Failure> {
     let (memory, group) = (probe::memory(), groups.and_then(probe::memory_cgroup));
-    let Options { memory_bytes, memory_max_bytes, slowdown, .. } = given.options;
+    let Options { memory_bytes, memory_max_bytes, .. } = given.options;
+    let slowdown = given.options.reclaim.slowdown;
     let is_auto = given.names(&table::MEMORY) && memory_bytes == table::AUTO;
     for option in [&table::MEMORY_MAX, &table::SLOWDOWN] {
         if !is_auto && given.names(option) {

@@ -120,6 +120,16 @@ choices! {
                         why",
     }
 
+    /// Which pages of files go when memory is short.
+    Policy {
+        Auto = "auto": "As suits how each memory group uses its chunks: one of the next three, which changes \
+                        when that does",
+        Even = "even": "Most of memory is for what was used again, a sixteenth for second chances",
+        Kept = "kept": "What has come in first stays, as much as fits: for passes over more than memory",
+        Long = "long": "Half of memory is for second chances, so that what is used again soon stays: for \
+                        experts of models, and other chunks of which some are used more often",
+    }
+
     /// How deeply idle processors may sleep while faults come often.
     Idle {
         Shallow = "shallow": "They stay awake, if that is permitted (root) and the machine has at most 16 of \

@@ -27,14 +27,15 @@ pub mod size;
 pub mod table;
 mod value;
 
-pub use choices::{Core, Fallback, Faults, Fork, Heap, Idle, Io, MemoryKind, Mmu, Sharing};
+pub use choices::{Core, Fallback, Faults, Fork, Heap, Idle, Io, MemoryKind, Mmu, Policy, Sharing};
 pub use groups::{
     Entry, Group, GroupLimits, GroupSpec, LEAST_LIMIT, LEAST_PROTECTION, MOST_SWAPPINESS, Mistake, Rule,
     RunFacts, What,
 };
 pub use heap::HeapOptions;
 pub use options::{
-    C_VARIABLE, GroupOptions, KernelOptions, Options, ReportOptions, SwapOptions, TestOptions, VARIABLE,
+    C_VARIABLE, GroupOptions, KernelOptions, Options, ReclaimOptions, ReportOptions, SwapOptions,
+    TestOptions, VARIABLE,
 };
 pub use table::{GivenIn, Kind, Spec};
 pub use value::{Problem, Value, escaped_len};

@@ -4,7 +4,7 @@ use std::ffi::OsStr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::choices::{Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Sharing};
+use crate::choices::{Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Policy, Sharing};
 use crate::table::{self, Spec};
 use crate::value::{Problem, Setting, Value};
 
@@ -68,6 +68,15 @@ pub struct GroupOptions {
     pub spec: Option<String>,
 }
 
+/// Which pages go, and when.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReclaimOptions {
+    /// [`table::SLOWDOWN`], in ten-thousandths; `None`: pages go when memory is short.
+    pub slowdown: Option<u64>,
+    /// [`table::POLICY`].
+    pub policy: Policy,
+}
+
 /// Where anonymous memory goes that is out.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SwapOptions {
@@ -88,8 +97,8 @@ pub struct Options {
     pub memory_bytes: u64,
     /// [`table::MEMORY_MAX`], in bytes; not in the variable of a run, whose budget it is.
     pub memory_max_bytes: Option<u64>,
-    /// [`table::SLOWDOWN`], in ten-thousandths; `None`: pages go when memory is short.
-    pub slowdown: Option<u64>,
+    /// Which pages go, and when.
+    pub reclaim: ReclaimOptions,
     /// [`table::MIN_SIZE`], in bytes.
     pub min_size_bytes: u64,
     /// What of the kernel's is used.
@@ -131,7 +140,7 @@ pub struct Options {
 }
 
 /// How many options there are.
-const COUNT: usize = 36;
+const COUNT: usize = 37;
 
 impl Default for Options {
     /// The defaults of [`table`].
@@ -151,7 +160,7 @@ impl Options {
     const NOTHING: Self = Self {
         memory_bytes: 0,
         memory_max_bytes: None,
-        slowdown: None,
+        reclaim: ReclaimOptions { slowdown: None, policy: Policy::Auto },
         min_size_bytes: 0,
         kernel: KernelOptions { io: Io::Auto, mmu: Mmu::Auto, faults: Faults::Auto },
         handlers: 0,
@@ -186,7 +195,7 @@ impl Options {
         [
             (&table::MEMORY, &mut self.memory_bytes),
             (&table::MEMORY_MAX, &mut self.memory_max_bytes),
-            (&table::SLOWDOWN, &mut self.slowdown),
+            (&table::SLOWDOWN, &mut self.reclaim.slowdown),
             (&table::EACH, &mut self.each_bytes),
             (&table::GROUP, &mut self.groups.file),
             (&table::MIN_SIZE, &mut self.min_size_bytes),
@@ -214,6 +223,7 @@ impl Options {
             (&table::FALLBACK, &mut self.fallback),
             (&table::CORE, &mut self.core),
             (&table::SHARING, &mut self.sharing),
+            (&table::POLICY, &mut self.reclaim.policy),
             (&table::IDLE, &mut self.idle),
             (&table::INJECT, &mut self.tests.inject),
             (&table::ABLATE, &mut self.tests.ablate),

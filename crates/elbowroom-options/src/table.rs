@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use crate::choices::{Choice, Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Sharing};
+use crate::choices::{Choice, Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Policy, Sharing};
 
 /// What the value of an option may be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -413,6 +413,15 @@ pub const SHARING: Spec = Spec::new(
     "HOW",
     Kind::Choice(Sharing::CHOICES),
     "Whether other processes may use the files that the program maps",
+)
+.or("auto");
+
+/// Which pages of files go.
+pub const POLICY: Spec = Spec::new(
+    "policy",
+    "NAME",
+    Kind::Choice(Policy::CHOICES),
+    "Which pages of files go when memory is short",
 )
 .or("auto");
 

@@ -1,6 +1,7 @@
 //! What a manager is made with, and every bound it keeps.
 
 use crate::ablation::Ablation;
+use crate::division::Division;
 use crate::process_tree::Member;
 use elbowroom_machine::Served;
 use elbowroom_store::EngineKind;
@@ -117,15 +118,26 @@ pub struct RecordConfig {
     pub learned: Option<PathBuf>,
 }
 
+/// Which pages go, and when. By default those that were not used for longest, when memory is short.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ReclaimConfig {
+    /// The part of its time that the process may lose so that it has no more memory than it needs, in
+    /// ten-thousandths: pages go before memory is short, and their memory goes to the machine. Only as one of
+    /// a run ([`Config::member`]). `None`: pages go when memory is short.
+    pub slowdown: Option<u32>,
+    /// How the memory of files is divided between pages that were used again and others. `None`: each memory
+    /// group has the division that suits how its folios of at least 16 pages are used, and changes it when
+    /// that does.
+    pub division: Option<Division>,
+}
+
 /// What a manager is made with.
 #[derive(Debug, Clone)]
 pub struct Config {
     /// The budget in bytes, at least [`Config::MIN_MEMORY`]: resident managed memory and what describes it.
     pub memory: u64,
-    /// The part of its time that the process may lose so that it has no more memory than it needs, in
-    /// ten-thousandths: pages go before memory is short, and their memory goes to the machine. Only as one of
-    /// a run (`member`). `None`: pages go when memory is short.
-    pub slowdown: Option<u32>,
+    /// Which pages go, and when.
+    pub reclaim: ReclaimConfig,
     /// This process as one of a run, whose processes have one budget together; then `memory` is that budget.
     /// `None`: the manager has its budget alone.
     pub member: Option<Arc<Member>>,
@@ -212,7 +224,7 @@ impl Config {
     pub fn with_memory(memory: u64) -> Self {
         Self {
             memory,
-            slowdown: None,
+            reclaim: ReclaimConfig::default(),
             member: None,
             hooks: Hooks::default(),
             engine: EngineKind::Auto,
@@ -431,6 +443,9 @@ pub const CLUSTER_PAGES: u64 = 256;
 /// Pages of anonymous memory that wait to be written to the swap file, at most, before reclaim stops: those
 /// of a few clusters.
 pub const WRITES_AHEAD: usize = 4 * CLUSTER_PAGES as usize;
+
+/// Of the free slots of swap, pages for one part in so many are on their way there at a time, at most.
+pub const SLOTS_AHEAD_SHARE: u64 = 4;
 
 /// Rings for writes to several places of a file at once, one for each thread that writes back at a time.
 pub const WRITE_RINGS: usize = 4;

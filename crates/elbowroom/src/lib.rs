@@ -13,6 +13,7 @@ mod config;
 mod core;
 #[cfg(not(shuttle))]
 mod default_swap;
+mod division;
 mod error;
 mod fault;
 #[cfg(not(shuttle))]
@@ -42,10 +43,11 @@ mod writeback;
 pub use ablation::{Ablation, Tuning};
 pub use config::{
     Bounds, Config, FAULT_BOUND, FORK_BOUND, HighStuck, Hooks, MAX_HANDLERS, MEMORY_WAIT_BOUND, MoverKind,
-    RecordConfig, Report, UserfaultfdConfig,
+    ReclaimConfig, RecordConfig, Report, UserfaultfdConfig,
 };
 #[cfg(not(shuttle))]
 pub use default_swap::{DefaultSwap, Lack};
+pub use division::Division;
 pub use elbowroom_machine::soft::{Intent, Invalidation, Pin, Subscription};
 pub use elbowroom_machine::{Errno, Served, Side, WindowTable};
 pub use elbowroom_store::{EngineKind, FileId, Origin, with_own_limit};

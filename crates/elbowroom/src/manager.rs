@@ -300,6 +300,7 @@ impl<P: Platform> Manager<P> {
             brought: Brought {
                 refault_pages: c.get(Event::RefaultPages),
                 near_pages: c.get(Event::NearPages),
+                policy_changes: c.get(Event::PolicyChanges),
                 near_half_pages: c.get(Event::NearHalfPages),
                 near_quarter_pages: c.get(Event::NearQuarterPages),
                 chunk_reads: c.get(Event::ChunkReads),

@@ -82,6 +82,8 @@ pub enum Event {
     NearHalfPages,
     /// The same with twice the memory.
     NearPages,
+    /// Memory groups whose memory of files was divided in another way.
+    PolicyChanges,
     /// Chunks that were read whole at a fault.
     ChunkReads,
     /// Pages of files that were evicted before any access.
@@ -382,6 +384,9 @@ pub struct Brought {
     /// Of these, and of the pages that came in from swap (`pswpin`), those that twice the memory would have
     /// kept: no more pages that went out later were still out than so much more memory has.
     pub near_pages: u64,
+    /// How often the memory of files of a memory group was divided in another way, since its folios were used
+    /// in another way.
+    pub policy_changes: u64,
     /// The same with half more memory.
     pub near_half_pages: u64,
     /// The same with a quarter more memory.

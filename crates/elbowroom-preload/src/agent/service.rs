@@ -17,7 +17,7 @@ use super::request::{Answer, Op, Request};
 use super::rest::{self, Rest};
 use super::serve;
 use super::stderr as own_stderr;
-use crate::base::config::{self, Faults, Idle, Io, Mmu, Options, Sharing};
+use crate::base::config::{self, Faults, Idle, Io, Mmu, Options, Policy, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -30,8 +30,8 @@ use crate::base::stderr;
 use crate::base::sys::{self, Except, SignalsBlocked};
 use crate::base::tree::{self, Verdict};
 use elbowroom::{
-    Bounds, Config, DefaultSwap, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin,
-    RecordConfig, Served, Space, UserfaultfdConfig,
+    Bounds, Config, DefaultSwap, Division, EngineKind, HighStuck, Hooks, Host, Manager, MoverKind, Origin,
+    ReclaimConfig, RecordConfig, Served, Space, UserfaultfdConfig,
 };
 use elbowroom_machine::probe::denied_call;
 use elbowroom_store::open_briefly;
@@ -252,10 +252,24 @@ fn swap_that_can_be_had(process: &Process, config: &mut Config) {
     }
 }
 
+/// Which pages go, and when.
+fn reclaim(options: &Options) -> ReclaimConfig {
+    let slowdown = options.reclaim.slowdown.filter(|_| run::member().is_some());
+    ReclaimConfig {
+        slowdown: slowdown.and_then(|part| part.try_into().ok()),
+        division: match options.reclaim.policy {
+            Policy::Auto => None,
+            Policy::Even => Some(Division::Even),
+            Policy::Kept => Some(Division::Kept),
+            Policy::Long => Some(Division::Long),
+        },
+    }
+}
+
 fn config(options: &Options) -> Config {
     Config {
         memory: options.each_bytes.map_or(options.memory_bytes, |each| each.min(options.memory_bytes)),
-        slowdown: options.slowdown.filter(|_| run::member().is_some()).and_then(|part| part.try_into().ok()),
+        reclaim: reclaim(options),
         member: run::member().cloned(),
         engine: match options.kernel.io {
             Io::Auto => EngineKind::Auto,

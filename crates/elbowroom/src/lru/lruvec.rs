@@ -11,6 +11,7 @@
 
 use super::additions::Addition;
 use super::list::Lists;
+use crate::division::Divided;
 use crate::outside::Outside;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
@@ -89,6 +90,9 @@ pub(crate) struct Lruvec {
     active_pages: AtomicUsize,
     /// Pages that were evicted from the lists: the clock of the shadows, and how many are still out.
     evicted: Outside,
+    /// How large folios of the lists are used. Written without the lock. A group that gets the place of a
+    /// removed one has the division of that one until it has looked at its own folios twice.
+    divided: Divided,
 }
 
 impl Lruvec {
@@ -98,7 +102,13 @@ impl Lruvec {
             idle_pages: AtomicUsize::new(0),
             active_pages: AtomicUsize::new(0),
             evicted: Outside::new(frames),
+            divided: Divided::default(),
         }
+    }
+
+    /// How large folios of the lists are used.
+    pub(crate) fn divided(&self) -> &Divided {
+        &self.divided
     }
 
     #[track_caller]

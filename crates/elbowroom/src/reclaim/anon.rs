@@ -7,6 +7,7 @@
 use super::Reclaim;
 use super::cost::{self, Cost};
 use super::policy::{Policy, Refaulted};
+use super::scan;
 use super::zeros::Zeros;
 use crate::config::{RUN_ORDER, STAGING_ORDER};
 use crate::group::{Frames, GroupEvent, GroupId, Kind};
@@ -481,9 +482,8 @@ impl<P: Platform> Reclaim<P> {
             // The distance counts pages of all groups that went out, so it is compared with those of all.
             let lists = self.groups.ids().map(|group| self.lists.at(group, Kind::Anonymous));
             let active = lists.map(Lruvec::active_pages).sum();
-            let room = self.listable_frames();
-            let back = Refaulted { kind: Kind::Anonymous, distance, pages: slots.len() };
-            if self.policy.activates(back, active, room) {
+            let back = Refaulted { distance, pages: slots.len() };
+            if self.policy.activates(back, active, scan::all_of(self, Kind::Anonymous)) {
                 folio.state.set(Flag::Active);
                 folio.state.set(Flag::Workingset);
                 cost::note_folio(self, folio, Cost::Restore, slots.len() as u64);

@@ -24,12 +24,14 @@ pub(crate) use self::proactive::need;
 pub(crate) use self::scan::Target;
 
 use self::cost::{Cost, CostTable};
-use self::policy::{Chance, Policy, Refaulted, TwoLists};
+use self::policy::{Chance, Listed, Policy, Refaulted, TwoLists};
 use self::run_memory::RunMemory;
 use self::scan::Scan;
 pub(crate) use self::supplier::Supplier;
 use self::supplier::Supply;
-use crate::config::{FAILED_DIRTY_KEEP, FIXED_BYTES, OVERTAKEN_ONE_IN, RUN_ORDER, WRITES_AHEAD};
+use crate::config::{
+    FAILED_DIRTY_KEEP, FIXED_BYTES, OVERTAKEN_ONE_IN, RUN_ORDER, SLOTS_AHEAD_SHARE, WRITES_AHEAD,
+};
 use crate::core::Core;
 use crate::group::{Frames, GroupEvent, Kind};
 use crate::learned::{Kept, Learned};
@@ -150,7 +152,7 @@ impl<P: Platform> Reclaim<P> {
         }
         Self {
             lists: Lruvecs::new(core.mmu.frames(), &core.locks),
-            policy: TwoLists::new(&core.config.ablation),
+            policy: TwoLists::new(&core.config.ablation, core.config.reclaim.division),
             costs: CostTable::new(&core.locks),
             patterns: Patterns {
                 files: Learned::new(core.mmu.frames() * PAGE_SIZE, &core.locks),
@@ -215,9 +217,13 @@ impl<P: Platform> Reclaim<P> {
         self.mmu.populated_frames().saturating_sub(self.swap.frames())
     }
 
+    /// How many pages of anonymous memory may be on their way to the file. Few, when few slots are free: what
+    /// a group loses beyond need takes slots that other groups were promised.
     fn writes_ahead(&self) -> usize {
-        let standby = self.policy.standby_share(Kind::Anonymous, self.listable_frames());
-        standby.max(self.tuning().reclaim_batch_pages).min(WRITES_AHEAD)
+        let standby = self.policy.standby_share(scan::all_of(self, Kind::Anonymous));
+        let batch = self.tuning().reclaim_batch_pages;
+        let slots = (self.swap.free_slots() / SLOTS_AHEAD_SHARE) as usize;
+        standby.min(slots).max(batch).min(WRITES_AHEAD)
     }
 
     /// Locks a folio that reclaim may touch.
@@ -366,12 +372,16 @@ impl<P: Platform> Reclaim<P> {
     }
 
     /// Frees a folio that was not touched since it was taken out of its window; returns how many pages.
-    fn visit_standby(&self, folio: Arc<Folio>, woken: &dyn Woken) -> usize {
+    fn visit_standby(&self, folio: Arc<Folio>, of: Listed<'_>, woken: &dyn Woken) -> usize {
         // A page that was active before always gets its second chance, and says nothing about pages that
         // were not.
         let unknown = folio.order == 0 && !folio.state.test(Flag::Workingset);
         let file_pages = if folio.is_cached() { folio.pages() } else { 0 };
-        let note_file = |taken| self.policy.note_file_chance(file_pages, taken, self.listable_frames());
+        let note_file = |taken| {
+            if self.policy.note_file_chance(file_pages, taken, of) {
+                self.counters.add(Event::PolicyChanges, 1);
+            }
+        };
         let mut victim = match self.meet(folio, woken) {
             Met::Locked(victim) => victim,
             Met::Not(folio, fate) => {
@@ -511,9 +521,10 @@ impl<P: Platform> Reclaim<P> {
             self.counters.add(Event::RefaultPages, folio.pages());
             note_spared(self, distance, later, pages);
             self.groups.count(folio.group, GroupEvent::Refaults(Kind::File), folio.pages());
-            let (active, room) = (lists.active_pages(), scan::room_of(self, folio.group, lists));
-            let back = Refaulted { kind: Kind::File, distance, pages: folio.pages() as usize };
-            self.policy.activates(back, active, room)
+            let room = scan::room_of(self, folio.group, lists);
+            let of = Listed { kind: Kind::File, room, divided: lists.divided() };
+            let back = Refaulted { distance, pages: folio.pages() as usize };
+            self.policy.activates(back, lists.active_pages(), of)
         });
         if activate {
             folio.state.set(Flag::Active);

@@ -4,6 +4,7 @@
 //! and how the pages go. Linux: `memory.reclaim`.
 
 use super::policy::{Policy, Proactive, Seen};
+use super::scan;
 use super::{Reclaim, Target};
 use crate::config::{FRAMES_AT_HAND, FREE_AHEAD_PAGES, GIVE_BOUND};
 use crate::group::{GroupId, Kind, PressureUse};
@@ -67,7 +68,7 @@ pub(crate) fn need<P: Platform>(reclaim: &Reclaim<P>) -> Option<NeedUse> {
         needed => needed.min(allocated_bytes),
     };
     let need = NeedUse { allocated_bytes, needed_bytes };
-    reclaim.config.slowdown.is_some().then_some(need)
+    reclaim.config.reclaim.slowdown.is_some().then_some(need)
 }
 
 /// The proactive reclaim of one manager.
@@ -124,7 +125,7 @@ struct Counted {
 impl ProactiveReclaim {
     /// `None`: the manager does none.
     pub(super) fn of<P: Platform>(reclaim: &Reclaim<P>) -> Option<Self> {
-        let slowdown = reclaim.config.slowdown.filter(|_| reclaim.config.member.is_some())?;
+        let slowdown = reclaim.config.reclaim.slowdown.filter(|_| reclaim.config.member.is_some())?;
         let (now, counted) = (Instant::now(), Counted::of(reclaim));
         // A forked child has its parent's counts, and begins anew.
         let need = &reclaim.supply.need;
@@ -281,8 +282,7 @@ fn let_go<P: Platform>(reclaim: &Reclaim<P>, want: u64) -> Went {
     let (began, mut freed) = (gone(), 0);
     let enough = began + want.min(has(reclaim) / STEP_SHARE);
     // Standby is filled before any page of it goes.
-    let standby =
-        2 * reclaim.policy.standby_share(Kind::File, reclaim.listable_frames()) as u64 + MOST_IN_VAIN;
+    let standby = 2 * reclaim.policy.standby_share(scan::all_of(reclaim, Kind::File)) as u64 + MOST_IN_VAIN;
     while Instant::now() < until && gone() < enough {
         let leave = reclaim.stop.load(Ordering::Acquire) || reclaim.quiet.is_wanted(Rester::Helper);
         if leave || reclaim.is_writing_enough() {

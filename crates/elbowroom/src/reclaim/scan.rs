@@ -11,7 +11,7 @@
 
 use super::Reclaim;
 use super::cost::{self, Cost};
-use super::policy::{Policy, pick};
+use super::policy::{Listed, Policy, pick};
 use crate::config::{RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR};
 use crate::group::{GroupEvent, GroupId, Kind, Protected};
 use crate::lru::{Batch, Lruvec, Taken};
@@ -211,6 +211,7 @@ impl<'a, P: Platform> Scan<'a, P> {
     /// Frees about `want` pages of one group's folios of one kind; returns how many.
     fn shrink_lruvec(&self, source: &Source<'_>, want: usize) -> usize {
         let (Self { reclaim, woken, .. }, Source { lruvec, group, kind, room, .. }) = (self, source);
+        let of = Listed { kind: *kind, room: *room, divided: lruvec.divided() };
         let mut freed = 0;
         let mut looks = (want * RECLAIM_SCAN_FACTOR).max(256);
         let pages = want.max(reclaim.tuning().reclaim_batch_pages);
@@ -221,16 +222,16 @@ impl<'a, P: Platform> Scan<'a, P> {
             let mut rotated = 0;
             let next = |sizes, active| {
                 rotated = active;
-                reclaim.policy.next(sizes, *kind, *room, barren)
+                reclaim.policy.next(sizes, of, barren)
             };
             let batch = Batch { pages, folios: RECLAIM_BATCH_FOLIOS, wanted: want - freed };
-            let taken = lruvec.take(reclaim.policy.active_share(*kind, *room), batch, next);
+            let taken = lruvec.take(reclaim.policy.active_share(of), batch, next);
             cost::note(reclaim, (*group, *kind), Cost::Rotation, rotated as u64);
             match taken {
                 Some(Taken::Standby(folios)) => {
                     looks = looks.saturating_sub(folios.len());
                     scanned(folios.iter().map(|folio| folio.pages()).sum());
-                    let visit = |folio| reclaim.visit_standby(folio, *woken);
+                    let visit = |folio| reclaim.visit_standby(folio, of, *woken);
                     freed += folios.into_iter().map(visit).sum::<usize>();
                 }
                 Some(Taken::Inactive(folios)) => {
@@ -259,4 +260,10 @@ pub(super) fn room_of<P: Platform>(reclaim: &Reclaim<P>, group: GroupId, lruvec:
     let all: usize = reclaim.groups.ids().flat_map(lists).sum();
     let room = reclaim.listable_frames();
     if listed >= all { room } else { (room as u128 * listed as u128 / all as u128) as usize }
+}
+
+/// The lists of the root, as if they were all that there are.
+pub(super) fn all_of<P: Platform>(reclaim: &Reclaim<P>, kind: Kind) -> Listed<'_> {
+    let divided = reclaim.lists.at(GroupId::ROOT, kind).divided();
+    Listed { kind, room: reclaim.listable_frames(), divided }
 }

@@ -126,7 +126,7 @@ impl<P: Platform> Reclaim<P> {
         let free = self.mmu.frames_at_hand();
         // A process that uses little gets little ahead of need: a run may have hundreds of such processes.
         let in_use = self.mmu.populated_frames().saturating_sub(free);
-        let share = if self.config.slowdown.is_some() { SPARE_SHARE } else { AHEAD_SHARE };
+        let share = if self.config.reclaim.slowdown.is_some() { SPARE_SHARE } else { AHEAD_SHARE };
         free < ahead.min((in_use / share).max(LEAST_AHEAD_FRAMES)) && self.can_grow()
     }
 

@@ -13,6 +13,7 @@ mod tests;
 
 use self::file::SwapFile;
 pub use self::kept::Again;
+use self::kept::Copies;
 pub use self::leaving::Oldest;
 use super::chunks::Chunks;
 use super::cipher::Cipher;
@@ -192,12 +193,8 @@ pub struct Swap {
     /// Where compressed pages are expanded on their way to the file.
     staging: Mutex<Option<Frames>>,
     used: AtomicU64,
-    /// Slots, not among the used ones, that folios keep and whose bytes are in the pool.
-    kept: AtomicU64,
-    /// The same, for those whose bytes are in the file only.
-    kept_in_file: AtomicU64,
-    /// The stripe from which [`Swap::drop_kept_in_file`] takes spots next.
-    next_dropped: AtomicUsize,
+    /// Slots, not among the used ones, that folios keep.
+    kept: Copies,
     /// Slots that there is memory for: those that are free again, too.
     described: AtomicU64,
     next: AtomicUsize,
@@ -241,9 +238,7 @@ impl Swap {
             queue: locks.mutex(LockClass::SwapFile, VecDeque::new()),
             staging: locks.mutex(LockClass::SwapFile, None),
             used: AtomicU64::new(0),
-            kept: AtomicU64::new(0),
-            kept_in_file: AtomicU64::new(0),
-            next_dropped: AtomicUsize::new(0),
+            kept: Copies::default(),
             described: AtomicU64::new(0),
             next: AtomicUsize::new(0),
             chunks: locks.mutex(LockClass::SwapFile, Chunks::default()),
@@ -320,7 +315,7 @@ impl Swap {
     /// the file, or memory is short and it keeps bytes that folios have, too. `plenty` as for
     /// [`Swap::room`].
     pub fn pool_is_over(&self, plenty: bool) -> bool {
-        if !plenty && self.kept.load(Ordering::Relaxed) > 0 {
+        if !plenty && self.kept.has_some_in_pool() {
             return true;
         }
         let room = &self.pool_room;

@@ -1,7 +1,8 @@
 //! The policies on caches of a few hundred pages, driven as reclaim drives them.
 
-use super::{Chance, Policy, Refaulted, TwoLists};
+use super::{Chance, Listed, Policy, Refaulted, TwoLists};
 use crate::ablation::Ablation;
+use crate::division::{Divided, Division};
 use crate::group::Kind;
 use crate::lru::{List, Next, Sizes};
 use std::collections::{HashMap, VecDeque};
@@ -21,6 +22,7 @@ struct Page {
 /// A cache of clean folios of a file, each of as many pages.
 struct Cache<P> {
     policy: P,
+    divided: Divided,
     each: usize,
     pages: HashMap<u64, Page>,
     /// The inactive, standby and active list, by [`List`].
@@ -34,11 +36,12 @@ struct Cache<P> {
 impl<P: Policy> Cache<P> {
     fn new(policy: P, each: usize) -> Self {
         let lists = Default::default();
-        Self { policy, each, pages: HashMap::new(), lists, evicted: HashMap::new(), evictions: 0, hits: 0 }
+        let (divided, pages, evicted) = (Divided::default(), HashMap::new(), HashMap::new());
+        Self { policy, divided, each, pages, lists, evicted, evictions: 0, hits: 0 }
     }
 
-    fn room(&self) -> usize {
-        ROOM * self.each
+    fn of(&self) -> Listed<'_> {
+        Listed { kind: Kind::File, room: ROOM * self.each, divided: &self.divided }
     }
 
     fn size(&self, list: List) -> usize {
@@ -65,7 +68,7 @@ impl<P: Policy> Cache<P> {
     fn reclaim(&mut self) {
         let before = self.pages.len();
         while self.pages.len() == before {
-            while self.size(List::Active) > self.policy.active_share(Kind::File, self.room()) {
+            while self.size(List::Active) > self.policy.active_share(self.of()) {
                 let (number, page) = self.pop(List::Active).expect("it has pages");
                 let list = if page.touched { List::Active } else { List::Inactive };
                 self.put(number, list, Page { touched: false, ..page });
@@ -75,7 +78,7 @@ impl<P: Policy> Cache<P> {
                 standby: self.size(List::Standby),
                 active: self.size(List::Active),
             };
-            let next = self.policy.next(sizes, Kind::File, self.room(), false);
+            let next = self.policy.next(sizes, self.of(), false);
             let list = if next == Next::Age { List::Inactive } else { List::Standby };
             let Some((number, page)) = self.pop(list) else { panic!("nothing can be evicted of {sizes:?}") };
             let single = Page { counts_as: 1, touched: false, ..page };
@@ -89,7 +92,7 @@ impl<P: Policy> Cache<P> {
                 }
                 continue;
             }
-            self.policy.note_file_chance(self.each as u64, page.touched, self.room());
+            self.policy.note_file_chance(self.each as u64, page.touched, self.of());
             if !page.was_active && self.each == 1 {
                 self.policy.note_chance(page.touched);
             }
@@ -116,11 +119,7 @@ impl<P: Policy> Cache<P> {
         let distance = self.evicted.remove(&number).map(evictions);
         let active = self.size(List::Active);
         let activate = distance.is_some_and(|distance| {
-            self.policy.activates(
-                Refaulted { kind: Kind::File, distance, pages: self.each },
-                active,
-                self.room(),
-            )
+            self.policy.activates(Refaulted { distance, pages: self.each }, active, self.of())
         });
         let list = if activate { List::Active } else { List::Inactive };
         self.put(number, list, Page { list, counts_as: 1, touched: false, was_active: activate });
@@ -134,7 +133,11 @@ fn hit_percent(ablation: &Ablation, accesses: &[u64]) -> u64 {
 
 /// The same of folios of so many pages.
 fn hit_percent_of(each: usize, ablation: &Ablation, accesses: &[u64]) -> u64 {
-    let mut cache = Cache::new(TwoLists::new(ablation), each);
+    hit_percent_with(TwoLists::new(ablation, None), each, accesses)
+}
+
+fn hit_percent_with(policy: TwoLists, each: usize, accesses: &[u64]) -> u64 {
+    let mut cache = Cache::new(policy, each);
     let (warm, measured) = accesses.split_at(accesses.len() / 2);
     warm.iter().for_each(|page| cache.access(*page));
     cache.hits = 0;
@@ -155,9 +158,10 @@ fn what_fits_stays_beside_a_few_others() {
 
 #[test]
 fn what_cannot_be_taken_is_not_asked_for_again() {
-    let policy = TwoLists::new(&Ablation::default());
+    let (policy, divided) = (TwoLists::new(&Ablation::default(), None), Divided::default());
     let sizes = |inactive, standby| Sizes { inactive, standby, active: 0 };
-    let next = |sizes, barren| policy.next(sizes, Kind::File, ROOM, barren);
+    let of = Listed { kind: Kind::File, room: ROOM, divided: &divided };
+    let next = |sizes, barren| policy.next(sizes, of, barren);
     assert_eq!(next(sizes(100, 1), false), Next::Age);
     assert_eq!(next(sizes(100, 1), true), Next::Evict(0));
     assert_eq!(next(sizes(0, 1), false), Next::Evict(0));
@@ -192,7 +196,7 @@ fn a_cycle_longer_than_memory_keeps_a_part() {
 fn chances_that_nobody_takes_are_skipped() {
     let mut random = fastrand::Rng::with_seed(3);
     let accesses: Vec<u64> = (0..60_000).map(|_| random.u64(0..50 * ROOM as u64)).collect();
-    let policy = TwoLists::new(&Ablation::default());
+    let policy = TwoLists::new(&Ablation::default(), None);
     let mut cache = Cache::new(policy, 1);
     accesses.iter().for_each(|page| cache.access(*page));
     let skipped = (0..160).filter(|_| cache.policy.chance(false) == Chance::Skipped).count();
@@ -280,4 +284,34 @@ fn what_was_kept_goes_when_it_is_not_used_any_more() {
     let percent = hit_percent_of(32, &Ablation::default(), &accesses);
     let alone = hit_percent_of(32, &Ablation::default(), &experts(7, 400));
     assert!(percent + 2 >= alone, "{percent} percent, {alone} without a cycle before");
+}
+
+/// Each way of use has its own division, and none is better for it. The lists choose that one from what they
+/// see.
+#[test]
+fn the_chosen_division_is_the_best_of_the_fixed_ones() {
+    let cycle: Vec<u64> = (0..12).flat_map(|_| 0..4 * ROOM as u64).collect();
+    let ablation = Ablation::default();
+    for (accesses, best) in [(cycle, Division::Kept), (experts(9, 400), Division::Long)] {
+        let fixed = |division| hit_percent_with(TwoLists::new(&ablation, Some(division)), 32, &accesses);
+        let percents = Division::ALL.map(fixed);
+        assert_eq!(percents.into_iter().max(), Some(fixed(best)), "{percents:?}");
+        let chosen = hit_percent_of(32, &ablation, &accesses);
+        assert!(chosen + 1 >= fixed(best), "{chosen} percent, and fixed {percents:?}");
+    }
+}
+
+/// What a group sees of its folios says nothing about those of others.
+#[test]
+fn groups_have_divisions_of_their_own() {
+    let policy = TwoLists::new(&Ablation::default(), None);
+    let [one, other] = [Divided::default(), Divided::default()];
+    let of = |divided| Listed { kind: Kind::File, room: 1000, divided };
+    let changes = (0..1000).filter(|_| policy.note_file_chance(32, true, of(&one))).count();
+    assert_eq!((changes, one.current(), other.current()), (1, Division::Long, Division::Even));
+    let shares = |divided| (policy.active_share(of(divided)), policy.standby_share(of(divided)));
+    assert_eq!(shares(&one), (300, 500));
+    assert!(shares(&other).0 > 300 && shares(&other).1 < 500);
+    let anonymous = Listed { kind: Kind::Anonymous, ..of(&one) };
+    assert_eq!(policy.active_share(anonymous), shares(&other).0);
 }

@@ -3,10 +3,10 @@
 //! is kept, as bimodal insertion does (Qureshi et al., Adaptive Insertion Policies, ISCA 2007).
 
 use super::chances::Chances;
-use super::division::{Divided, Division};
-use super::{Chance, Policy, Refaulted};
+use super::{Chance, Listed, Policy, Refaulted};
 use crate::ablation::Ablation;
 use crate::config::CHANCE_SAMPLE_ONE_IN;
+use crate::division::Division;
 use crate::group::Kind;
 use crate::lru::{Next, Sizes};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
@@ -16,8 +16,8 @@ pub(crate) struct TwoLists {
     /// The pages on standby may be the room divided by this.
     standby_part: usize,
     active_percent: usize,
-    /// How the memory of files is divided.
-    divided: Divided,
+    /// How the memory of files is divided; `None`: as suits each group.
+    division: Option<Division>,
     /// Folios of so many pages say by their use how that is.
     division_pages: u64,
     /// One in so many pages that come back too late becomes active all the same.
@@ -29,12 +29,13 @@ pub(crate) struct TwoLists {
 }
 
 impl TwoLists {
-    /// The policy with these switches and constants.
-    pub(crate) fn new(ablation: &Ablation) -> Self {
+    /// The policy with these switches and constants. `division`: of the memory of files; `None`: the one that
+    /// suits each group.
+    pub(crate) fn new(ablation: &Ablation, division: Option<Division>) -> Self {
         Self {
             standby_part: ablation.tuning.standby_share,
             active_percent: ablation.tuning.active_percent,
-            divided: Divided::default(),
+            division,
             division_pages: ablation.tuning.division_pages,
             bimodal_one_in: ablation.tuning.bimodal_one_in,
             chances: ablation.skipped_chances.then(Chances::default),
@@ -44,29 +45,35 @@ impl TwoLists {
 }
 
 impl TwoLists {
-    /// The part of the memory of a kind that is standby, one in so many, and what the active list may have of
-    /// it, in percent.
-    fn shares(&self, kind: Kind) -> (usize, usize) {
-        let even = (self.standby_part, self.active_percent);
-        if kind == Kind::File { self.divided.current().shares(even) } else { even }
+    fn division(&self, of: Listed<'_>) -> Division {
+        match of.kind {
+            Kind::Anonymous => Division::Even,
+            Kind::File => self.division.unwrap_or_else(|| of.divided.current()),
+        }
+    }
+
+    /// The part of the lists' room that is standby, one in so many, and what the active list may have of it,
+    /// in percent.
+    fn shares(&self, of: Listed<'_>) -> (usize, usize) {
+        self.division(of).shares((self.standby_part, self.active_percent))
     }
 }
 
 impl Policy for TwoLists {
-    fn active_share(&self, kind: Kind, room: usize) -> usize {
-        room * self.shares(kind).1 / 100
+    fn active_share(&self, of: Listed<'_>) -> usize {
+        of.room * self.shares(of).1 / 100
     }
 
     fn valued_share(&self, room: usize) -> usize {
         room * self.active_percent / 100
     }
 
-    fn standby_share(&self, kind: Kind, room: usize) -> usize {
-        room / self.shares(kind).0
+    fn standby_share(&self, of: Listed<'_>) -> usize {
+        of.room / self.shares(of).0
     }
 
-    fn next(&self, sizes: Sizes, kind: Kind, room: usize, barren: bool) -> Next {
-        match sizes.standby.saturating_sub(self.standby_share(kind, room)) {
+    fn next(&self, sizes: Sizes, of: Listed<'_>, barren: bool) -> Next {
+        match sizes.standby.saturating_sub(self.standby_share(of)) {
             0 if sizes.inactive > 0 && !barren => Next::Age,
             beyond => Next::Evict(beyond),
         }
@@ -89,15 +96,14 @@ impl Policy for TwoLists {
         }
     }
 
-    fn note_file_chance(&self, pages: u64, taken: bool, room: usize) {
-        if pages >= self.division_pages {
-            self.divided.note_chance(pages, taken, room);
-        }
+    fn note_file_chance(&self, pages: u64, taken: bool, of: Listed<'_>) -> bool {
+        let is_seen = self.division.is_none() && pages >= self.division_pages;
+        is_seen && of.divided.note_chance(pages, taken, of.room)
     }
 
-    fn activates(&self, back: Refaulted, active: usize, room: usize) -> bool {
-        if back.kind == Kind::File && back.pages as u64 >= self.division_pages {
-            self.divided.note_back(back.pages as u64, back.distance, room);
+    fn activates(&self, back: Refaulted, active: usize, of: Listed<'_>) -> bool {
+        if of.kind == Kind::File && back.pages as u64 >= self.division_pages {
+            of.divided.note_back(back.pages as u64, back.distance, of.room);
         }
         // Had the page been in the active list, it would not have been evicted: it is worth as much as the
         // pages there. Without this rule, pages that are used often, but not while they are on standby, are
@@ -106,7 +112,7 @@ impl Policy for TwoLists {
         if back.distance <= active as u64 {
             return true;
         }
-        if back.kind == Kind::Anonymous {
+        if of.kind == Kind::Anonymous {
             return false;
         }
         // The page would not have stayed even in the active list: perhaps it is part of a cycle longer than
@@ -114,9 +120,9 @@ impl Policy for TwoLists {
         // was kept would gain nothing, and in a cycle of few times memory all of these would be gone each
         // round.
         let late = self.late.fetch_add(1, Ordering::Relaxed);
-        let kept = self.divided.current() == Division::Kept;
+        let kept = self.division(of) == Division::Kept;
         // There is room for more, and those that are kept push out none.
         let one_in = if kept { self.bimodal_one_in.div_ceil(4) } else { self.bimodal_one_in };
-        late.is_multiple_of(one_in) && active + back.pages <= self.active_share(back.kind, room)
+        late.is_multiple_of(one_in) && active + back.pages <= self.active_share(of)
     }
 }

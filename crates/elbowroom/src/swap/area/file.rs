@@ -50,6 +50,11 @@ impl SwapFile {
     }
 }
 
+/// Whether a spot is in the process's own file, and not in an ancestor's.
+pub(super) fn is_own_spot(swap: &Swap, spot: Spot) -> bool {
+    swap.file.as_ref().is_some_and(|own| spot.position() >= own.base.load(Ordering::Relaxed))
+}
+
 impl Swap {
     /// Whether there is a file.
     pub fn has_file(&self) -> bool {
@@ -209,11 +214,6 @@ impl Swap {
             let base = own.base.load(Ordering::Relaxed);
             own.positions.lock().fill(spots.into_iter().map(|spot| spot.less(base)));
         }
-    }
-
-    /// Whether a spot is in the process's own file, and not in an ancestor's.
-    pub(super) fn is_own_spot(&self, spot: Spot) -> bool {
-        self.file.as_ref().is_some_and(|own| spot.position() >= own.base.load(Ordering::Relaxed))
     }
 
     /// Gives a spot of the file back.

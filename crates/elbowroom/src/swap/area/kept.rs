@@ -1,11 +1,12 @@
 //! What swap keeps of pages that came in, for when they go out again as they were. Linux: the slot of a clean
 //! folio of the swap cache.
 
+use super::file::is_own_spot;
 use super::{OutPage, PackedSpot, Released, STRIPES, Swap, Tier};
 use crate::group::{Frames, SwapGroup};
 use crate::page::{Spot, SwapCopy};
 use elbowroom_sync::Mutant;
-use elbowroom_sync::atomic::Ordering;
+use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 /// In tests of the tests: swap is taken to have the bytes of a page that was stored to.
 const MUTANT_STALE_COPY: Mutant = Mutant::new("stale_copy");
@@ -24,6 +25,47 @@ pub enum Again {
     Nothing(Vec<Frames>),
 }
 
+/// How many slots, not among the used ones, folios keep.
+#[derive(Default)]
+pub(super) struct Copies {
+    /// Of these, those whose bytes are in the pool.
+    in_pool: AtomicU64,
+    /// Those whose bytes are in the file only.
+    in_file: AtomicU64,
+    /// The stripe from which [`Swap::drop_kept_in_file`] takes spots next.
+    next: AtomicUsize,
+}
+
+impl Copies {
+    pub(super) fn has_some_in_pool(&self) -> bool {
+        self.in_pool.load(Ordering::Relaxed) > 0
+    }
+
+    fn count(&self, tier: &Tier) -> Option<&AtomicU64> {
+        match tier {
+            Tier::Kept { .. } => Some(&self.in_pool),
+            Tier::KeptInFile(_) => Some(&self.in_file),
+            _ => None,
+        }
+    }
+
+    fn add(&self, tier: &Tier) {
+        self.count(tier).into_iter().for_each(|count| _ = count.fetch_add(1, Ordering::Relaxed));
+    }
+
+    fn remove(&self, tier: &Tier) {
+        self.count(tier).into_iter().for_each(|count| _ = count.fetch_sub(1, Ordering::Relaxed));
+    }
+
+    /// Where the bytes of a slot that a folio keeps are once the pool has dropped them.
+    pub(super) fn without_pool(&self, kept: Tier, in_file: Option<PackedSpot>) -> Tier {
+        self.remove(&kept);
+        let tier = in_file.map_or(Tier::Gone, |in_file| Tier::KeptInFile(in_file.spot()));
+        self.add(&tier);
+        tier
+    }
+}
+
 impl Swap {
     /// Gives up one count of a slot whose bytes have come in as a page of a folio. Returns what is free now,
     /// and whether swap keeps the bytes: the slot belongs to the folio then and is charged to no group. Swap
@@ -32,7 +74,7 @@ impl Swap {
     /// `swap_vm_full`.
     pub fn release_keeping(&self, number: u64, plenty: bool) -> (Released, bool) {
         // Without sizing nothing makes the pool smaller.
-        let taken = self.used() + self.kept.load(Ordering::Relaxed);
+        let taken = self.used() + self.kept.in_pool.load(Ordering::Relaxed);
         let may_keep = plenty && self.sizing.is_some() && 2 * taken <= self.quota.limit();
         let kept = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
@@ -49,7 +91,7 @@ impl Swap {
                 _ => return None,
             };
             slot.tier = tier;
-            self.count_kept(tier);
+            self.kept.add(&tier);
             Some((was.out, leaves_pool, std::mem::replace(&mut stripe.groups[at], SwapGroup::NONE)))
         });
         let Some((out, leaves_pool, group)) = kept else { return (self.release(number), false) };
@@ -65,29 +107,18 @@ impl Swap {
         (Released { frames, group: Some(group) }, stays)
     }
 
-    /// Counts what is kept for a folio from now on.
-    fn count_kept(&self, tier: Tier) {
-        match tier {
-            Tier::Kept { .. } => _ = self.kept.fetch_add(1, Ordering::Relaxed),
-            Tier::KeptInFile(_) => _ = self.kept_in_file.fetch_add(1, Ordering::Relaxed),
-            _ => {}
-        }
-    }
-
-    /// Undoes [`Swap::count_kept`].
-    fn uncount_kept(&self, tier: Tier) {
-        match tier {
-            Tier::Kept { .. } => _ = self.kept.fetch_sub(1, Ordering::Relaxed),
-            Tier::KeptInFile(_) => _ = self.kept_in_file.fetch_sub(1, Ordering::Relaxed),
-            _ => {}
-        }
-    }
-
     /// Tells what swap still has of a page that goes out. `copy` is what the page's folio has kept, and is
     /// used up. If the page has its slot again, its charge is the slot's.
     pub fn goes_out_again(&self, copy: SwapCopy, page: &OutPage) -> Again {
         if copy.sum == page.sum || MUTANT_STALE_COPY.planted() {
-            if let Some(spot) = self.take_spot(copy.slot) {
+            let spot = self.with(copy.slot, |stripe, at| {
+                let tier = stripe.slots[at].tier;
+                let Tier::KeptInFile(spot) = tier else { return None };
+                self.kept.remove(&tier);
+                stripe.give_up(at);
+                Some(spot)
+            });
+            if let Some(spot) = spot {
                 return Again::File(spot);
             }
             if self.is_out_again(copy.slot, page) {
@@ -95,17 +126,6 @@ impl Swap {
             }
         }
         Again::Nothing(self.forget(copy.slot))
-    }
-
-    /// The spot of a slot that a folio has kept and whose bytes are in the file only; the slot is free then.
-    fn take_spot(&self, number: u64) -> Option<Spot> {
-        self.with(number, |stripe, at| {
-            let tier = stripe.slots[at].tier;
-            let Tier::KeptInFile(spot) = tier else { return None };
-            self.uncount_kept(tier);
-            stripe.give_up(at);
-            Some(spot)
-        })
     }
 
     /// Gives a slot that a folio has kept to the page's spaces again; `false`: its bytes are gone, or no slot
@@ -117,7 +137,7 @@ impl Swap {
         let is_out = self.with(number, |stripe, at| {
             let slot = &mut stripe.slots[at];
             let Tier::Kept { handle, in_file } = slot.tier else { return false };
-            self.uncount_kept(slot.tier);
+            self.kept.remove(&slot.tier);
             slot.tier = Tier::Pool { handle, leaving: false, in_file };
             (slot.count, slot.out) = (page.spaces as u16, self.outs.now());
             stripe.groups[at] = page.group;
@@ -134,7 +154,7 @@ impl Swap {
     /// Drops bytes that the pool keeps of pages that are in folios, since memory is short. Returns frames
     /// that are not needed any more.
     pub fn drop_kept(&self) -> Vec<Frames> {
-        if self.kept.load(Ordering::Relaxed) == 0 {
+        if !self.kept.has_some_in_pool() {
             return Vec::new();
         }
         let mut freed = Vec::new();
@@ -143,7 +163,7 @@ impl Swap {
             let slots = stripe.slots.iter_mut().filter(|slot| slot.count > 0);
             freed.extend(slots.filter_map(|slot| {
                 let Tier::Kept { handle, in_file } = slot.tier else { return None };
-                slot.tier = self.without_pool(slot.tier, in_file);
+                slot.tier = self.kept.without_pool(slot.tier, in_file);
                 Some(handle)
             }));
         }
@@ -155,20 +175,20 @@ impl Swap {
     pub(super) fn drop_kept_in_file(&self, want: usize) -> bool {
         let mut spots = Vec::new();
         for _ in 0..STRIPES {
-            if self.kept_in_file.load(Ordering::Relaxed) == 0 || spots.len() >= want {
+            if self.kept.in_file.load(Ordering::Relaxed) == 0 || spots.len() >= want {
                 break;
             }
-            let stripe = self.next_dropped.fetch_add(1, Ordering::Relaxed) % STRIPES;
+            let stripe = self.kept.next.fetch_add(1, Ordering::Relaxed) % STRIPES;
             let mut stripe = self.stripes[stripe].lock();
             let slots = stripe.slots.iter_mut().filter(|slot| slot.count > 0);
             spots.extend(slots.filter_map(|slot| {
                 let tier = slot.tier;
                 let Tier::KeptInFile(spot) = tier else { return None };
                 // There is nothing to gain from what is in an ancestor's file.
-                if !self.is_own_spot(spot) {
+                if !is_own_spot(self, spot) {
                     return None;
                 }
-                self.uncount_kept(tier);
+                self.kept.remove(&tier);
                 slot.tier = Tier::Gone;
                 Some(spot)
             }));
@@ -178,19 +198,11 @@ impl Swap {
         some
     }
 
-    /// Where the bytes of a slot that a folio keeps are once the pool has dropped them.
-    pub(super) fn without_pool(&self, kept: Tier, in_file: Option<PackedSpot>) -> Tier {
-        self.uncount_kept(kept);
-        let tier = in_file.map_or(Tier::Gone, |in_file| Tier::KeptInFile(in_file.spot()));
-        self.count_kept(tier);
-        tier
-    }
-
     /// Frees the slot that swap has kept for a folio. Returns frames that are not needed any more.
     pub fn forget(&self, number: u64) -> Vec<Frames> {
         // No group is charged for it.
         let Some((tier, _)) = self.give_up(number) else { return Vec::new() };
-        self.uncount_kept(tier);
+        self.kept.remove(&tier);
         let (frames, spot) = self.empty(tier);
         spot.into_iter().for_each(|spot| self.free_spot(spot));
         frames

@@ -55,7 +55,7 @@ impl Swap {
                 }
                 Tier::Kept { handle, in_file } => {
                     let (handle, in_file) = (*handle, *in_file);
-                    slot.tier = self.without_pool(slot.tier, in_file);
+                    slot.tier = self.kept.without_pool(slot.tier, in_file);
                     drop(stripe);
                     return Some(Oldest::Left(self.put_back(self.pool.free(handle))));
                 }

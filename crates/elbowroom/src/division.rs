@@ -1,5 +1,5 @@
-//! How the memory of large folios of files is divided between the lists: as suits the way in which they are
-//! used.
+//! How the memory of large folios of files is divided between the lists of a group: as suits the way in which
+//! they are used.
 //!
 //! Accesses to mapped pages are not seen. What is seen of a folio that is used again is its touch on standby,
 //! or its read, if it was evicted before. The touch of a large folio costs one fault, and spares the read of
@@ -13,7 +13,8 @@
 //!   soon are told from others nearly as an LRU list tells them.
 //!
 //! A change takes two looks in turn that agree, each after as many pages as memory has had their second
-//! chance, so there is at most one for each two times that memory is filled anew.
+//! chance, so there is at most one for each two times that memory is filled anew. Who knows better fixes the
+//! division (`Config::division`).
 
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -26,23 +27,23 @@ const KEPT_ENDS: u64 = 120;
 const LONG_BEGINS: u64 = 200;
 const LONG_ENDS: u64 = 100;
 
-/// A division of the memory.
+/// A division of the memory of files between the lists of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Division {
-    /// As for single pages.
+pub enum Division {
+    /// As for single pages: most for what was used again, a sixteenth for second chances.
     Even,
-    /// Nearly all is for active folios.
+    /// For passes over more than memory: what has come in first stays, as much as fits.
     Kept,
-    /// Half is standby.
+    /// For chunks that are used again soon, such as the experts of a model: half is for second chances.
     Long,
 }
 
 impl Division {
-    const ALL: [Self; 3] = [Self::Even, Self::Kept, Self::Long];
+    pub(crate) const ALL: [Self; 3] = [Self::Even, Self::Kept, Self::Long];
 
     /// The part of the memory that is standby: one in so many; and what the active list may have, in percent.
     /// `even`: these of the even division.
-    pub(super) fn shares(self, even: (usize, usize)) -> (usize, usize) {
+    pub(crate) fn shares(self, even: (usize, usize)) -> (usize, usize) {
         match self {
             Self::Even => even,
             Self::Kept => (even.0.max(64), even.1.max(96)),
@@ -64,7 +65,7 @@ impl Division {
 
 /// The division in use, with what has been counted. Counts that get lost because threads race do no harm.
 #[derive(Default)]
-pub(super) struct Divided {
+pub(crate) struct Divided {
     /// Its index in [`Division::ALL`].
     current: AtomicUsize,
     /// The index of the one that suited what the last look found.
@@ -77,7 +78,7 @@ pub(super) struct Divided {
 
 impl Divided {
     /// The division in use.
-    pub(super) fn current(&self) -> Division {
+    pub(crate) fn current(&self) -> Division {
         Division::ALL[self.current.load(Ordering::Relaxed)]
     }
 
@@ -90,23 +91,25 @@ impl Divided {
     }
 
     /// Notes that the second chance of a folio of so many pages has ended. `room`: the pages that the lists
-    /// may have.
-    pub(super) fn note_chance(&self, pages: u64, taken: bool, room: usize) {
+    /// may have. Returns whether the division has changed.
+    pub(super) fn note_chance(&self, pages: u64, taken: bool, room: usize) -> bool {
         if taken {
             self.soon.fetch_add(pages, Ordering::Relaxed);
         }
         let ended = self.ended.fetch_add(pages, Ordering::Relaxed) + pages;
         if ended <= room as u64 {
-            return;
+            return false;
         }
         self.ended.store(0, Ordering::Relaxed);
         let soon = self.soon.swap(0, Ordering::Relaxed).saturating_mul(1000) / ended;
         let current = self.current();
         let wanted = current.suits(soon);
         let before = self.wanted.swap(wanted as usize, Ordering::Relaxed);
-        if wanted != current && before == wanted as usize {
+        let changes = wanted != current && before == wanted as usize;
+        if changes {
             self.current.store(wanted as usize, Ordering::Relaxed);
         }
+        changes
     }
 }
 
