@@ -364,7 +364,7 @@ pub struct Stats {
     /// Bytes of the swap file that are taken.
     pub swap_file_bytes: u64,
     /// What was allocated, and what was needed. `None`: that is not found out
-    /// ([`Config::slowdown`](crate::Config::slowdown)).
+    /// ([`ReclaimConfig::slowdown`](crate::ReclaimConfig::slowdown)).
     #[serde(flatten)]
     pub need: Option<NeedUse>,
     /// Bytes of the compressed pages in the pool.
