@@ -15,14 +15,14 @@ fn passes(policy: &str) -> Outcome {
     outcome
 }
 
-/// What all passes but the first have read, in percent of the file.
+/// The bytes that all passes but the first have read, in percent of the bytes that these passes needed.
 fn percent_read(outcome: &Outcome) -> u64 {
     let read = outcome.stat("read_bytes").saturating_sub(FILE_MIB << 20);
     read * 100 / ((PASSES - 1) * (FILE_MIB << 20))
 }
 
-/// A policy that is given stays. Passes over more than memory find what came in first with the policy that is
-/// made for them, and with the one that a run chooses by itself, but hardly anything with the others.
+/// A policy that is given does not change. Passes over four times the memory read less with the policy `kept`,
+/// and with the policy that a run chooses by itself, than with the other two.
 #[test]
 fn passes_find_what_the_policy_keeps() {
     let [even, long, kept] = ["even", "long", "kept"].map(passes);
@@ -36,7 +36,7 @@ fn passes_find_what_the_policy_keeps() {
     assert!(kept.max(auto) + 3 <= even.min(long), "{read:?}");
 }
 
-/// A name that there is not is refused with those that there are.
+/// An unknown name is refused, and the error says which names are known.
 #[test]
 fn another_name_is_refused() {
     let command = Command::new("true").variant(Variant::bare()).run_options(&["--policy", "lru"]);

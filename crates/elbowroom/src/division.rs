@@ -13,8 +13,8 @@
 //!   soon are told from others nearly as an LRU list tells them.
 //!
 //! A change takes two looks in turn that agree, each after as many pages as memory has had their second
-//! chance, so there is at most one for each two times that memory is filled anew. Who knows better fixes the
-//! division (`Config::division`).
+//! chance, so there is at most one for each two times that memory is filled anew.
+//! `ReclaimConfig::division` fixes the division.
 
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
@@ -84,7 +84,7 @@ impl Divided {
 
     /// Notes that a folio of so many pages came back, after as many pages of the `room` as `distance` had
     /// been evicted.
-    pub(super) fn note_back(&self, pages: u64, distance: u64, room: usize) {
+    pub(crate) fn note_back(&self, pages: u64, distance: u64, room: usize) {
         if distance <= room as u64 / 2 {
             self.soon.fetch_add(pages, Ordering::Relaxed);
         }
@@ -92,7 +92,7 @@ impl Divided {
 
     /// Notes that the second chance of a folio of so many pages has ended. `room`: the pages that the lists
     /// may have. Returns whether the division has changed.
-    pub(super) fn note_chance(&self, pages: u64, taken: bool, room: usize) -> bool {
+    pub(crate) fn note_chance(&self, pages: u64, taken: bool, room: usize) -> bool {
         if taken {
             self.soon.fetch_add(pages, Ordering::Relaxed);
         }

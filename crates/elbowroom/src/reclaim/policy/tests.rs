@@ -301,7 +301,7 @@ fn the_chosen_division_is_the_best_of_the_fixed_ones() {
     }
 }
 
-/// What a group sees of its folios says nothing about those of others.
+/// The division of one group does not follow how another group uses its folios.
 #[test]
 fn groups_have_divisions_of_their_own() {
     let policy = TwoLists::new(&Ablation::default(), None);

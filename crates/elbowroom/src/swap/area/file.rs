@@ -193,9 +193,9 @@ impl Swap {
         self.file.as_ref().is_some_and(|own| own.refuses.load(Ordering::Relaxed))
     }
 
-    /// Takes up to so many free pages of the file that follow each other. If there is none, folios lose what
-    /// the file keeps for them: else the file would be full of what is in memory, too, and what has to go out
-    /// would find no room.
+    /// Takes up to so many free pages of the file that follow each other. If there is none, copies of pages
+    /// that are in memory are dropped: else these copies could fill the file, and pages that have to go out
+    /// would wait for ever.
     pub fn take_positions(&self, most: u64) -> Option<Range<u64>> {
         let own = self.file.as_ref()?;
         let base = own.base.load(Ordering::Relaxed);

@@ -170,8 +170,10 @@ impl Swap {
         freed.into_iter().flat_map(|handle| self.put_back(self.pool.free(handle))).collect()
     }
 
-    /// Frees room in the file that is taken by bytes which folios have, too: at least so many of its spots,
-    /// if there are so many. `false`: there is none.
+    /// Frees spots of the file whose bytes folios have, too: at least `want`, if there are so many. Folios are
+    /// not locked for that. `false`: there was no such spot.
+    ///
+    /// Locks: `swap` of some stripes, one after the other; then `swap-file`.
     pub(super) fn drop_kept_in_file(&self, want: usize) -> bool {
         let mut spots = Vec::new();
         for _ in 0..STRIPES {
@@ -184,7 +186,7 @@ impl Swap {
             spots.extend(slots.filter_map(|slot| {
                 let tier = slot.tier;
                 let Tier::KeptInFile(spot) = tier else { return None };
-                // There is nothing to gain from what is in an ancestor's file.
+                // To free a spot of an ancestor's file gives this process no room.
                 if !is_own_spot(self, spot) {
                     return None;
                 }

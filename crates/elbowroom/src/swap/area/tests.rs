@@ -307,7 +307,7 @@ fn what_the_file_has_still_is_not_written_again() {
     let kept = numbers.iter().map(|number| come_in(&swap, &groups, &mmu, *number, false).is_some());
     assert!(kept.eq((0..8).map(|nth| nth > 0)));
     assert_eq!(swap.file_pages(), 7);
-    // What goes out needs it.
+    // Pages that go out need the room of the copies.
     let position = take(&swap, 1).start;
     let others =
         [(); 7].map(|()| swap.keep_in_file(Spot::whole(take(&swap, 1).start), &out(&groups, sum, 1)));
