@@ -21,8 +21,8 @@ fn percent_read(outcome: &Outcome) -> u64 {
     read * 100 / ((PASSES - 1) * (FILE_MIB << 20))
 }
 
-/// A policy that is given does not change. Passes over four times the memory read less with the policy `kept`,
-/// and with the policy that a run chooses by itself, than with the other two.
+/// A policy that is given does not change. Passes over four times the memory read less with `kept`, and with
+/// the policy that a run chooses by itself, than with the other two.
 #[test]
 fn passes_find_what_the_policy_keeps() {
     let [even, long, kept] = ["even", "long", "kept"].map(passes);
