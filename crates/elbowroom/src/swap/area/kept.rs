@@ -170,8 +170,8 @@ impl Swap {
         freed.into_iter().flat_map(|handle| self.put_back(self.pool.free(handle))).collect()
     }
 
-    /// Frees spots of the file whose bytes folios have, too: at least `want`, if there are so many. No folio is
-    /// locked for that. `false`: there was no such spot.
+    /// Frees spots of the file whose bytes folios have, too: at least `want`, if there are so many. No folio
+    /// is locked for that. `false`: there was no such spot.
     ///
     /// Locks: `swap` of some stripes, one after the other; then `swap-file`.
     pub(super) fn drop_kept_in_file(&self, want: usize) -> bool {
