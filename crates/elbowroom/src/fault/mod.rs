@@ -57,7 +57,7 @@ use crate::trace::{Happened, Trace};
 use crate::writeback::Writeback;
 use elbowroom_machine::{FaultEvent, Mmu};
 use elbowroom_store::{Reactor, ReadDone};
-use elbowroom_sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use elbowroom_sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 use elbowroom_sync::{Arc, LockClass, Mutant, Mutex};
 use std::ops::{Deref, Range};
@@ -81,8 +81,8 @@ pub(crate) struct Faults<P: Platform> {
     resumed: AtomicU64,
     /// Counts the calls of [`Faults::note_alias_look`]: the period in which moves of a folio are counted.
     alias_looks: AtomicU32,
-    /// Whether it was reported that memory is full.
-    said_full: AtomicBool,
+    /// Whether it was reported that memory is full: one of the numbers in [`trouble`].
+    said_full: AtomicU32,
     /// Faults that found their page mapped.
     repeats: Mutex<Repeats>,
 }
@@ -103,7 +103,7 @@ impl<P: Platform> Faults<P> {
             alive: AtomicU64::new(0),
             resumed: AtomicU64::new(0),
             alias_looks: AtomicU32::new(0),
-            said_full: AtomicBool::new(false),
+            said_full: AtomicU32::new(trouble::FULL_UNSAID),
             repeats: writeback.locks.mutex(LockClass::Inbox, Repeats::default()),
             writeback,
         }
@@ -428,8 +428,10 @@ impl<'a, P: Platform> Handler<'a, P> {
             let Some(fault) = self.inbox().waiting.lock().starved.pop_front() else { break };
             left -= 1;
             if self.core.waited(fault.since) > self.core.config.bounds.memory_wait {
-                self.core.note_starved(&fault);
-                self.core.end_overdue(fault);
+                match self.core.note_starved(&fault) {
+                    true => self.core.end_overdue(fault),
+                    false => passed.push(fault),
+                }
             } else if exhausted.contains(&fault.limited.short) {
                 passed.push(fault);
             } else {

@@ -3,7 +3,7 @@
 
 use super::Faults;
 use crate::config::{CHANGE_LOOK, LAST_FLUSH_BOUND, STOPPED};
-use crate::group::{GroupEvent, OverLimit};
+use crate::group::{GroupEvent, GroupId, OverLimit};
 use crate::page::Parked;
 use crate::pause::{Cause, pause};
 use crate::platform::Platform;
@@ -21,6 +21,13 @@ pub(super) fn tell_of_min<P: Platform>(faults: &Faults<P>) {
         );
     }
 }
+
+/// Nobody has reported that memory is full.
+pub(super) const FULL_UNSAID: u32 = 0;
+/// A thread is reporting it.
+const FULL_BEING_SAID: u32 = 1;
+/// It has been reported.
+const FULL_SAID: u32 = 2;
 
 impl<P: Platform> Faults<P> {
     /// How long something that waits since `since` has waited, counting only from the last time the whole
@@ -48,17 +55,30 @@ impl<P: Platform> Faults<P> {
         }
     }
 
-    /// Counts and reports, once, that there is no memory for a fault, which therefore ends by SIGBUS.
-    pub(crate) fn note_starved(&self, fault: &Parked) {
+    /// Counts a fault that ends by SIGBUS since there is no memory for it, and reports the first one. `false`:
+    /// another thread is reporting just now. The fault must not end then: SIGBUS may end the process, and the
+    /// report with it.
+    pub(crate) fn note_starved(&self, fault: &Parked) -> bool {
+        let (not, now) = (FULL_UNSAID, FULL_BEING_SAID);
+        let before = self.said_full.compare_exchange(not, now, Ordering::AcqRel, Ordering::Acquire);
+        if before == Err(FULL_BEING_SAID) {
+            return false;
+        }
         let addr = fault.event.addr;
         let over = match fault.limited.short {
             Some(over @ (OverLimit::Group(group) | OverLimit::MemorySwap(group))) => Some((over, group)),
             Some(OverLimit::Arena) | None => None,
         };
         over.iter().for_each(|(_, group)| self.groups.count(*group, GroupEvent::Failed, 1));
-        if self.said_full.swap(true, Ordering::Relaxed) {
-            return;
+        if before.is_ok() {
+            self.report_full(addr, over);
+            self.said_full.store(FULL_SAID, Ordering::Release);
         }
+        true
+    }
+
+    /// Reports what was used up when there was no memory for an access.
+    fn report_full(&self, addr: usize, over: Option<(OverLimit, GroupId)>) {
         let mebibytes = |bytes: u64| bytes >> 20;
         let (budget, swap) = (mebibytes(self.config.memory), mebibytes(self.config.swap));
         let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);

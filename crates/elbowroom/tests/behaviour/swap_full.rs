@@ -3,12 +3,14 @@
 use crate::support::*;
 use elbowroom::{Bounds, Config, Hooks, Sharing};
 use elbowroom_sync::Arc;
+use elbowroom_sync::atomic::{AtomicBool, Ordering};
 use elbowroom_sync::time::{Duration, Instant};
 
 on_every_machine! {
     loads_of_what_is_out_fail_while_memory_is_full
     who_fails_together_goes_on_together
     a_copy_for_which_there_is_no_memory_fails
+    no_access_fails_before_the_first_one_was_reported
 }
 
 /// How long an access waits for memory in these tests: longer than a look of the flusher, or what failed
@@ -20,20 +22,20 @@ const LONG: Duration = Duration::from_secs(60);
 
 const PAGES: usize = BUDGET as usize / PAGE;
 
-/// A manager whose budget and swap are full, the address of its memory, and how many pages of it were marked.
-fn full<M: Machine>(seed: u64) -> Option<(M, usize, usize)> {
-    let writeback_interval = Duration::from_millis(50);
-    let config = Config {
+/// A manager with as much swap as memory.
+fn config(report: impl Fn(&str) + Send + Sync + 'static) -> Config {
+    Config {
         swap: BUDGET,
         bounds: Bounds { memory_wait: BOUND, ..Bounds::default() },
-        writeback_interval,
-        hooks: Hooks {
-            report: Some(Arc::new(|line| assert!(line.contains("memory is full"), "{line}"))),
-            ..Hooks::default()
-        },
+        writeback_interval: Duration::from_millis(50),
+        hooks: Hooks { report: Some(Arc::new(report)), ..Hooks::default() },
         ..Config::with_memory(BUDGET)
-    };
-    let m = M::start(config)?;
+    }
+}
+
+/// A manager whose budget and swap are full, the address of its memory, and how many pages of it were marked.
+fn full<M: Machine>(seed: u64) -> Option<(M, usize, usize)> {
+    let m = M::start(config(|line| assert!(line.contains("memory is full"), "{line}")))?;
     let pages = 4 * PAGES;
     let addr = m.map_anon(pages, Sharing::Private);
     let marked = {
@@ -139,4 +141,30 @@ fn a_copy_for_which_there_is_no_memory_fails<M: Machine>() {
     }
     assert_eq!(m.word(file), 1);
     m.check_marks(addr + marked / 2 * PAGE, marked / 2..marked, 7);
+}
+
+/// The end of an access may end the process, and a report with it.
+fn no_access_fails_before_the_first_one_was_reported<M: Machine>() {
+    const THREADS: usize = 8;
+    let reported = Arc::new(AtomicBool::new(false));
+    let report = {
+        let reported = reported.clone();
+        move |_: &str| {
+            std::thread::sleep(BOUND);
+            reported.store(true, Ordering::Release);
+        }
+    };
+    let Some(m) = M::start(Config { handlers: 4, ..config(report) }) else { return };
+    let addr = m.map_anon(4 * PAGES, Sharing::Private);
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (m, reported) = (&m, &reported);
+            scope.spawn(move || {
+                let mut pages = (thread..4 * PAGES).step_by(THREADS);
+                let port = m.port();
+                let failed = pages.find(|page| !port.try_set_word(addr + page * PAGE, stamp(*page)));
+                assert!(failed.is_some() && reported.load(Ordering::Acquire), "{failed:?}");
+            });
+        }
+    });
 }
