@@ -80,6 +80,8 @@ fn full(variant: Variant) {
     let with_more = "a larger budget (--memory) or more swap (--swap)";
     let said = ["memory is full", "budget of 16 MiB", "16 of 16 MiB of swap", with_more];
     assert!(said.iter().all(|part| text.contains(part)), "{text}");
+    // Pages for which there is no slot are not written while the access waits.
+    assert!(outcome.stat("swap_written_bytes") < 32 << 20, "{}", outcome.report());
 }
 behaviour!(full: m16);
 

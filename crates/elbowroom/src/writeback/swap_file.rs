@@ -66,14 +66,16 @@ impl<P: Platform> Writeback<P> {
         // Before the write: what is beyond a group's limit need not be written.
         let mut taken: Vec<_> = taken.into_iter().filter_map(|folio| charge_swap_out(self, folio)).collect();
         let pages = |taken: &[Charged<'_>]| taken.iter().map(|folio| folio.0.pages() as usize).sum();
-        let wanted: usize = pages(&taken);
+        let all: usize = pages(&taken);
+        // Nor need pages be written for which there is no slot.
+        let wanted = all.min(self.swap.free_slots() as usize);
         let mut positions = Vec::with_capacity(wanted);
         while positions.len() < wanted
             && let Some(run) = self.swap.take_positions((wanted - positions.len()) as u64)
         {
             positions.extend(run);
         }
-        let room = positions.len() == wanted;
+        let room = positions.len() == all;
         // Folios for which there is no room stay. A larger one is split: there may be room for some of its
         // pages.
         while pages(&taken) > positions.len()
