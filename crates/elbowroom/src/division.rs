@@ -27,6 +27,10 @@ const KEPT_ENDS: u64 = 120;
 const LONG_BEGINS: u64 = 200;
 const LONG_ENDS: u64 = 100;
 
+/// What the division *kept* leaves to pages that are being read, and that a thread goes through, at least:
+/// three of the largest reads. Where these find no inactive page, reclaim takes those that were to stay.
+const KEPT_READS: usize = 3 * 512;
+
 /// A division of the memory of files between the lists of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Division {
@@ -41,13 +45,23 @@ pub enum Division {
 impl Division {
     pub(crate) const ALL: [Self; 3] = [Self::Even, Self::Kept, Self::Long];
 
-    /// The part of the memory that is standby: one in so many; and what the active list may have, in percent.
-    /// `even`: these of the even division.
-    pub(crate) fn shares(self, even: (usize, usize)) -> (usize, usize) {
-        match self {
+    /// How many of so many pages are standby. `even`: the even division has one in so many.
+    pub(crate) fn standby_share(self, room: usize, even: usize) -> usize {
+        let part = match self {
             Self::Even => even,
-            Self::Kept => (even.0.max(64), even.1.max(96)),
-            Self::Long => (even.0.min(2), even.1.min(30)),
+            Self::Kept => even.max(64),
+            Self::Long => even.min(2),
+        };
+        room / part
+    }
+
+    /// How many of so many pages may be active. `even`: in percent, those of the even division.
+    pub(crate) fn active_share(self, room: usize, even: usize) -> usize {
+        let percent = |percent: usize| room / 100 * percent + room % 100 * percent / 100;
+        match self {
+            Self::Even => percent(even),
+            Self::Kept => percent(even.max(96)).min(room.saturating_sub(KEPT_READS)).max(percent(even)),
+            Self::Long => percent(even.min(30)),
         }
     }
 
@@ -159,14 +173,24 @@ mod tests {
 
     #[test]
     fn no_share_is_out_of_range() {
-        for even in [(1, 0), (16, 60), (usize::MAX, 100)] {
-            for division in Division::ALL {
-                let (standby, active) = division.shares(even);
-                assert!(standby >= 1 && active <= 100);
+        for (standby, active) in [(1, 0), (16, 60), (usize::MAX, 100)] {
+            for (division, room) in
+                Division::ALL.into_iter().flat_map(|one| [(one, 0), (one, ROOM), (one, 1)])
+            {
+                assert!(division.standby_share(room, standby) <= room);
+                assert!(division.active_share(room, active) <= room);
             }
         }
         let divided = Divided::default();
         divided.note_chance(u64::MAX >> 8, true, 0);
         divided.note_chance(1, true, usize::MAX);
+    }
+
+    /// Of a small memory, too, the division *kept* leaves some to reads, and keeps more than the even one
+    /// where it can.
+    #[test]
+    fn kept_folios_leave_room_for_reads() {
+        let kept = |room| Division::Kept.active_share(room, 60);
+        assert_eq!([kept(100 * KEPT_READS), kept(4 * KEPT_READS), kept(KEPT_READS)], [147_456, 4608, 921]);
     }
 }

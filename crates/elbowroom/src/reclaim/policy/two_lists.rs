@@ -51,17 +51,11 @@ impl TwoLists {
             Kind::File => self.division.unwrap_or_else(|| of.divided.current()),
         }
     }
-
-    /// The part of the lists' room that is standby, one in so many, and what the active list may have of it,
-    /// in percent.
-    fn shares(&self, of: Listed<'_>) -> (usize, usize) {
-        self.division(of).shares((self.standby_part, self.active_percent))
-    }
 }
 
 impl Policy for TwoLists {
     fn active_share(&self, of: Listed<'_>) -> usize {
-        of.room * self.shares(of).1 / 100
+        self.division(of).active_share(of.room, self.active_percent)
     }
 
     fn valued_share(&self, room: usize) -> usize {
@@ -69,7 +63,7 @@ impl Policy for TwoLists {
     }
 
     fn standby_share(&self, of: Listed<'_>) -> usize {
-        of.room / self.shares(of).0
+        self.division(of).standby_share(of.room, self.standby_part)
     }
 
     fn next(&self, sizes: Sizes, of: Listed<'_>, barren: bool) -> Next {
