@@ -27,9 +27,10 @@ const KEPT_ENDS: u64 = 120;
 const LONG_BEGINS: u64 = 200;
 const LONG_ENDS: u64 = 100;
 
-/// What the division *kept* leaves to pages that are being read, and that a thread goes through, at least:
-/// three of the largest reads. Where these find no inactive page, reclaim takes those that were to stay.
-const KEPT_READS: usize = 3 * 512;
+/// What the division *kept* leaves to pages that are being read, or that a thread goes through: two of the
+/// largest reads. Where these find no inactive page, reclaim takes those that were to stay. A fiftieth beside
+/// that is for the frames that are kept free.
+const KEPT_READS: usize = 2 * 512;
 
 /// A division of the memory of files between the lists of a group.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -60,7 +61,7 @@ impl Division {
         let percent = |percent: usize| room / 100 * percent + room % 100 * percent / 100;
         match self {
             Self::Even => percent(even),
-            Self::Kept => percent(even.max(96)).min(room.saturating_sub(KEPT_READS)).max(percent(even)),
+            Self::Kept => percent(98).saturating_sub(KEPT_READS).max(percent(even)),
             Self::Long => percent(even.min(30)),
         }
     }
@@ -191,6 +192,6 @@ mod tests {
     #[test]
     fn kept_folios_leave_room_for_reads() {
         let kept = |room| Division::Kept.active_share(room, 60);
-        assert_eq!([kept(100 * KEPT_READS), kept(4 * KEPT_READS), kept(KEPT_READS)], [147_456, 4608, 921]);
+        assert_eq!([kept(100 * KEPT_READS), kept(4 * KEPT_READS), kept(KEPT_READS)], [99_328, 2990, 614]);
     }
 }

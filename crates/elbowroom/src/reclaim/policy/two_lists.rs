@@ -11,6 +11,10 @@ use crate::group::Kind;
 use crate::lru::{Next, Sizes};
 use elbowroom_sync::atomic::{AtomicU64, Ordering};
 
+/// In the division *kept* one page that comes back too late, in so many times those that are kept elsewhere,
+/// takes the place of one that was kept.
+const KEPT_RENEWED: u64 = 16;
+
 /// The policy, with its tuning and what it has counted.
 pub(crate) struct TwoLists {
     /// The pages on standby may be the room divided by this.
@@ -99,11 +103,14 @@ impl Policy for TwoLists {
         if of.kind == Kind::File && back.pages as u64 >= self.division_pages {
             of.divided.note_back(back.pages as u64, back.distance, of.room);
         }
+        let division = self.division(of);
+        let fits = active + back.pages <= self.active_share(of);
         // Had the page been in the active list, it would not have been evicted: it is worth as much as the
         // pages there. Without this rule, pages that are used often, but not while they are on standby, are
         // evicted and come back; and the more of them do, the shorter any page stays on standby. Linux:
-        // `workingset_refault`.
-        if back.distance <= active as u64 {
+        // `workingset_refault`. Where folios are kept for the next pass, it pushes none of them out: that
+        // would be the oldest one, which may be the next that the pass comes to, and then pushes out another.
+        if back.distance <= active as u64 && (division != Division::Kept || fits) {
             return true;
         }
         if of.kind == Kind::Anonymous {
@@ -114,9 +121,11 @@ impl Policy for TwoLists {
         // was kept would gain nothing, and in a cycle of few times memory all of these would be gone each
         // round.
         let late = self.late.fetch_add(1, Ordering::Relaxed);
-        let kept = self.division(of) == Division::Kept;
-        // There is room for more, and those that are kept push out none.
-        let one_in = if kept { self.bimodal_one_in.div_ceil(4) } else { self.bimodal_one_in };
-        late.is_multiple_of(one_in) && active + back.pages <= self.active_share(of)
+        match division {
+            // There is room for more. A few push out others, so that what is not used any more goes in time.
+            Division::Kept if fits => late.is_multiple_of(self.bimodal_one_in.div_ceil(4)),
+            Division::Kept => late.is_multiple_of(self.bimodal_one_in.saturating_mul(KEPT_RENEWED)),
+            _ => fits && late.is_multiple_of(self.bimodal_one_in),
+        }
     }
 }
