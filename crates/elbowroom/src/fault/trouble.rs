@@ -56,8 +56,8 @@ impl<P: Platform> Faults<P> {
     }
 
     /// Counts a fault that ends by SIGBUS since there is no memory for it, and reports the first one.
-    /// `false`: another thread is reporting just now. The fault must not end then: SIGBUS may end the process,
-    /// and the report with it.
+    /// `false`: another thread is reporting just now. The fault must not end then: SIGBUS may end the
+    /// process, and the report with it.
     pub(crate) fn note_starved(&self, fault: &Parked) -> bool {
         let (not, now) = (FULL_UNSAID, FULL_BEING_SAID);
         let before = self.said_full.compare_exchange(not, now, Ordering::AcqRel, Ordering::Acquire);

@@ -283,8 +283,8 @@ fn a_cycle_of_large_folios_keeps_nearly_all_of_memory() {
     assert!(divided >= 23 && even <= 15, "{divided} percent, {even} undivided, and 25 are possible");
 }
 
-/// Folios of a cycle that were lost shortly before their turn come back soon. Each would push out the one that
-/// was kept for longest, whose turn comes next, and so on for ever.
+/// Folios of a cycle that were lost shortly before their turn come back soon. Each would push out the one
+/// that was kept for longest, of which the turn comes next, and so on for ever.
 #[test]
 fn folios_that_are_lost_before_their_turn_take_no_others_with_them() {
     let (mut cache, end) =
