@@ -59,6 +59,27 @@
 #define ER_SWAP_ENCRYPT 1
 
 /*
+ In er_config.policy: each group's memory of files is divided as suits how it uses its chunks.
+ */
+#define ER_POLICY_AUTO 0
+
+/*
+ In er_config.policy: most of memory is for what was used again, a sixteenth for second chances.
+ */
+#define ER_POLICY_EVEN 1
+
+/*
+ In er_config.policy: what has come in first stays, as much as fits: for passes over more than memory.
+ */
+#define ER_POLICY_KEPT 2
+
+/*
+ In er_config.policy: half of memory is for second chances: for chunks of which some are used more often,
+ such as experts of models.
+ */
+#define ER_POLICY_LONG 3
+
+/*
  For er_map: stores stay in the mapping. Anonymous memory is always so.
  */
 #define ER_PRIVATE 1
@@ -253,9 +274,10 @@ typedef struct er_config {
      */
     uint32_t flags;
     /*
-     0.
+     Which pages of files go when memory is short: ER_POLICY_AUTO, ER_POLICY_EVEN, ER_POLICY_KEPT or
+     ER_POLICY_LONG.
      */
-    uint32_t reserved;
+    uint32_t policy;
     /*
      Given to the two functions below.
      */

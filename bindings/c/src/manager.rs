@@ -2,6 +2,7 @@
 
 use crate::border::{self, WORDS, call, invalid, path, put, sized};
 use crate::table;
+use elbowroom::Division;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::house::{self, Gate, Settings};
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
@@ -17,6 +18,19 @@ pub const ER_AUTO: u64 = u64::MAX;
 
 /// In er_config.flags: the swap file is encrypted, with a key that is only in the process's memory.
 pub const ER_SWAP_ENCRYPT: u32 = 1;
+
+/// In er_config.policy: each group's memory of files is divided as suits how it uses its chunks.
+pub const ER_POLICY_AUTO: u32 = 0;
+
+/// In er_config.policy: most of memory is for what was used again, a sixteenth for second chances.
+pub const ER_POLICY_EVEN: u32 = 1;
+
+/// In er_config.policy: what has come in first stays, as much as fits: for passes over more than memory.
+pub const ER_POLICY_KEPT: u32 = 2;
+
+/// In er_config.policy: half of memory is for second chances: for chunks of which some are used more often,
+/// such as experts of models.
+pub const ER_POLICY_LONG: u32 = 3;
 
 /// What a manager is started with. Initialize it with er_config_init, and then change what you want.
 #[repr(C)]
@@ -34,8 +48,9 @@ pub struct er_config {
     pub swap_dir: *const c_char,
     /// ER_SWAP_ENCRYPT, or 0.
     pub flags: u32,
-    /// 0.
-    pub reserved: u32,
+    /// Which pages of files go when memory is short: ER_POLICY_AUTO, ER_POLICY_EVEN, ER_POLICY_KEPT or
+    /// ER_POLICY_LONG.
+    pub policy: u32,
     /// Given to the two functions below.
     pub context: *mut c_void,
     /// Called with a line of text, without its end, about a failure that is reported in no other way (for
@@ -58,7 +73,7 @@ fn defaults() -> er_config {
         swap: ER_AUTO,
         swap_dir: std::ptr::null(),
         flags: 0,
-        reserved: 0,
+        policy: ER_POLICY_AUTO,
         context: std::ptr::null_mut(),
         report: None,
         high_stuck: None,
@@ -147,12 +162,19 @@ pub fn start(settings: Settings) -> Result<usize, Failure> {
 /// # Safety
 /// The pointers of the config are NULL, or as described.
 unsafe fn settings(config: &er_config) -> Result<Settings, Failure> {
-    if config.flags & !ER_SWAP_ENCRYPT != 0 || config.reserved != 0 {
+    if config.flags & !ER_SWAP_ENCRYPT != 0 {
         return Err(invalid(format!(
             "er_config.flags are {:#x}, and only ER_SWAP_ENCRYPT is known",
             config.flags
         )));
     }
+    let division = match config.policy {
+        ER_POLICY_AUTO => None,
+        ER_POLICY_EVEN => Some(Division::Even),
+        ER_POLICY_KEPT => Some(Division::Kept),
+        ER_POLICY_LONG => Some(Division::Long),
+        other => return Err(invalid(format!("er_config.policy is {other}, and no ER_POLICY_..."))),
+    };
     let optional = |at: *const c_char, what: &str| {
         // SAFETY: the caller's promise.
         if at.is_null() { Ok(None) } else { unsafe { path(at, what) }.map(Some) }
@@ -163,6 +185,7 @@ unsafe fn settings(config: &er_config) -> Result<Settings, Failure> {
         memory: chosen(config.memory),
         swap: chosen(config.swap),
         swap_dir: optional(config.swap_dir, "swap_dir")?,
+        division,
         swap_encrypt: config.flags & ER_SWAP_ENCRYPT != 0,
         inject: optional(config.inject, "inject")?.map(|text| text.to_string_lossy().into_owned()),
         ..Settings::default()

@@ -322,6 +322,9 @@ static void test_misuse(void)
     config.flags = 64;
     BAD(er_start(&config, &manager), EINVAL, "ER_SWAP_ENCRYPT");
     config.flags = 0;
+    config.policy = ER_POLICY_LONG + 1;
+    BAD(er_start(&config, &manager), EINVAL, "er_config.policy is 4");
+    config.policy = ER_POLICY_KEPT;
     config.swap_dir = "/no/such/directory";
     config.swap = MIB;
     BAD(er_start(&config, &manager), ENOTSUP, "/no/such/directory");

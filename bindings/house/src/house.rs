@@ -16,8 +16,8 @@ use crate::failure::{Failure, Kind};
 use crate::file_table;
 use crate::shared;
 use elbowroom::{
-    Config, DefaultSwap, HighStuck, Hooks, Host, Manager, Member, Origin, Report, Served, Side, Space,
-    UserfaultfdConfig,
+    Config, DefaultSwap, Division, HighStuck, Hooks, Host, Manager, Member, Origin, ReclaimConfig, Report,
+    Served, Side, Space, UserfaultfdConfig,
 };
 use elbowroom_machine::probe;
 use elbowroom_store::Room;
@@ -91,6 +91,8 @@ pub struct Settings {
     pub swap_dir: Option<PathBuf>,
     /// [`Config::swap_encrypt`].
     pub swap_encrypt: bool,
+    /// [`ReclaimConfig::division`].
+    pub division: Option<Division>,
     /// For tests: [`Config::inject`].
     pub inject: Option<String>,
     /// The table of a budget that several processes share ([`crate::shared`]); its memory takes the place of
@@ -296,6 +298,7 @@ fn start(mut settings: Settings, member: Option<Arc<Member>>) -> Result<House, S
         userfaultfd: UserfaultfdConfig { served: served()?, ..UserfaultfdConfig::default() },
         swap: capacity.swap,
         swap_encrypt: settings.swap_encrypt,
+        reclaim: ReclaimConfig { division: settings.division, ..ReclaimConfig::default() },
         swap_dir: (capacity.swap > 0).then(|| capacity.swap_dir.clone()),
         inject: settings.inject,
         // When the last mapping of a file is unmapped, the manager writes its dirty pages back, so that

@@ -14,12 +14,12 @@ mod lost;
 mod mapping;
 
 use crate::interpreter::Interpreter;
-use elbowroom::Config;
+use elbowroom::{Config, Division};
 use elbowroom_house::caller::Caller;
 use elbowroom_house::failure::Failure;
 use elbowroom_house::house::{self, Capacity, Settings};
 use elbowroom_house::{files, fork, shared};
-use elbowroom_options::size;
+use elbowroom_options::{Policy, size};
 use pyo3::exceptions::{PyImportError, PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -55,24 +55,37 @@ fn parse_size_for_python(size: &Bound<'_, PyAny>) -> PyResult<u64> {
 ///
 /// `memory`, `swap`: what all budgets together may have, in bytes. `swap_dir`: where the swap file is made.
 /// `inject`: faults for tests, in the grammar of `elbowroom_store::Inject`. `table`: the path that
-/// `make_table` has returned, here or in another process.
+/// `make_table` has returned, here or in another process. `policy`: which pages of files go when memory is
+/// short, a name of `elbowroom run --policy`.
 #[pyfunction]
-#[pyo3(signature = (memory=None, swap=None, swap_dir=None, inject=None, table=None))]
+#[pyo3(signature = (memory=None, swap=None, swap_dir=None, policy=None, inject=None, table=None))]
 fn configure(
     memory: Option<&Bound<'_, PyAny>>,
     swap: Option<&Bound<'_, PyAny>>,
     swap_dir: Option<PathBuf>,
+    policy: Option<&str>,
     inject: Option<String>,
     table: Option<PathBuf>,
 ) -> PyResult<()> {
     let memory = memory.map(parse_size).transpose()?;
     let swap = swap.map(parse_size).transpose()?;
+    let division = match policy {
+        None => None,
+        Some(name) => {
+            let Some(known) = Policy::named(name) else {
+                let names: Vec<_> = Policy::CHOICES.iter().map(|choice| choice.name).collect();
+                let names = names.join(", ");
+                return Err(PyValueError::new_err(format!("no policy is named {name:?}: there are {names}")));
+            };
+            Division::named(known.name())
+        }
+    };
     if house::started().is_some() {
         return Err(PyRuntimeError::new_err(
             "the manager runs already: call elbowroom.configure before the first array is made",
         ));
     }
-    house::configure(Settings { memory, swap, swap_dir, inject, table, ..Settings::default() });
+    house::configure(Settings { memory, swap, swap_dir, division, inject, table, ..Settings::default() });
     Ok(())
 }
 

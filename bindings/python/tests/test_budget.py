@@ -219,3 +219,29 @@ def test_budgets_promise_together_no_more_than_there_is(run_python):
             er.zeros(200 << 20, "u1")
         """
     )
+
+
+def test_a_policy_that_is_given_stays(run_python, tmp_path):
+    path = str(tmp_path / "passes.bin")
+    np.arange(64 * MIB, dtype="u4").tofile(path)
+    text = """
+    import elbowroom as er, os, sys
+    try:
+        er.configure(policy="lru")
+    except ValueError as error:
+        assert "'lru'" in str(error).replace('"', "'") and "auto, even, kept, long" in str(error), error
+    else:
+        raise AssertionError("there is a policy lru")
+    er.configure(memory="80MiB", swap=0, policy=sys.argv[2])
+    a = er.memmap(sys.argv[1], "u4", "r", memory="64MiB")
+    read = []
+    for _ in range(8):
+        assert int(a[::1024].sum()) == sum(range(0, a.size, 1024))
+        read.append(er.stats()["read_bytes"])
+    print(er.stats()["policy_changes"], read[-1] - read[2])
+    """
+    found = {name: run_python(text, path, name).stdout.split() for name in ("auto", "even", "kept")}
+    changes, read = ({name: int(line[at]) for name, line in found.items()} for at in (0, 1))
+    assert changes["even"] == changes["kept"] == 0 and changes["auto"] >= 1, found
+    # Passes over four times the memory: what has come in first is there in each of them.
+    assert read["kept"] < 0.95 * read["even"], found

@@ -7,7 +7,7 @@ use crate::size::Size;
 use elbowroom_house::budget::Budget as Group;
 use elbowroom_house::caller::Thread;
 use elbowroom_house::house::{self, Settings};
-use elbowroom_manager::{Limits, Stats};
+use elbowroom_manager::{Division, Limits, Stats};
 use std::cell::RefCell;
 use std::io;
 use std::path::PathBuf;
@@ -19,6 +19,29 @@ const SWAP_TIMES: u64 = 4;
 thread_local! {
     /// The budget of the innermost [`Budget::within`] of this thread.
     static CURRENT: RefCell<Option<Arc<Group>>> = const { RefCell::new(None) };
+}
+
+/// Which pages of files go when memory is short.
+///
+/// ```
+/// # fn main() -> std::io::Result<()> {
+/// elbowroom::Process::new().memory("64MiB").policy(elbowroom::Policy::Kept).start()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Policy {
+    /// As suits how each budget uses its files: one of the next three, which changes when that does.
+    #[default]
+    Auto,
+    /// Most of memory is for what was used again, a sixteenth for second chances.
+    Even,
+    /// What has come in first stays, as much as fits: for passes over more than memory.
+    Kept,
+    /// Half of memory is for second chances, so that what is used again soon stays: for experts of models, and
+    /// other chunks of which some are used more often.
+    Long,
 }
 
 /// What the one manager of the process is started with, before the first mapping starts it with the defaults.
@@ -39,6 +62,7 @@ pub struct Process {
     memory: Option<Size>,
     swap: Option<Size>,
     swap_dir: Option<PathBuf>,
+    policy: Policy,
 }
 
 impl Process {
@@ -66,6 +90,12 @@ impl Process {
         self
     }
 
+    /// Which pages of files go when memory is short.
+    pub fn policy(mut self, policy: Policy) -> Self {
+        self.policy = policy;
+        self
+    }
+
     /// Starts the manager.
     ///
     /// # Errors
@@ -74,7 +104,14 @@ impl Process {
     pub fn start(self) -> io::Result<()> {
         let bytes = |size: Option<Size>| size.map(|size| size.bytes()).transpose();
         let (memory, swap) = (bytes(self.memory)?, bytes(self.swap)?);
-        process::start_with(Settings { memory, swap, swap_dir: self.swap_dir, ..Settings::default() })
+        let division = match self.policy {
+            Policy::Auto => None,
+            Policy::Even => Some(Division::Even),
+            Policy::Kept => Some(Division::Kept),
+            Policy::Long => Some(Division::Long),
+        };
+        let settings = Settings { memory, swap, swap_dir: self.swap_dir, division, ..Settings::default() };
+        process::start_with(settings)
     }
 }
 

@@ -40,7 +40,7 @@ mod process;
 mod size;
 
 pub use advice::{Advice, UncheckedAdvice};
-pub use budget::{Budget, BudgetStats, Process, stats};
+pub use budget::{Budget, BudgetStats, Policy, Process, stats};
 pub use held::set_len;
 pub use if_safe::MapIfSafeError;
 pub use map::{Mmap, MmapMut, MmapRaw, RemapOptions};

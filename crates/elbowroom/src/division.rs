@@ -46,6 +46,16 @@ pub enum Division {
 impl Division {
     pub(crate) const ALL: [Self; 3] = [Self::Even, Self::Kept, Self::Long];
 
+    /// The division of this name: `even`, `kept` or `long`.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "even" => Some(Self::Even),
+            "kept" => Some(Self::Kept),
+            "long" => Some(Self::Long),
+            _ => None,
+        }
+    }
+
     /// How many of so many pages are standby. `even`: the even division has one in so many.
     pub(crate) fn standby_share(self, room: usize, even: usize) -> usize {
         let part = match self {

@@ -146,6 +146,7 @@ def configure(
     memory: _Size | None = None,
     swap: _Size | None = None,
     swap_dir: _Path | None = None,
+    policy: Literal["auto", "even", "kept", "long"] = "auto",
     shared: bool = False,
 ) -> None: ...
 def stats() -> dict[str, Any]: ...

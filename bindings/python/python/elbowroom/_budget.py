@@ -175,12 +175,16 @@ _SHARED = "ELBOWROOM_SHARED"
 _shares = False
 
 
-def configure(*, memory=None, swap=None, swap_dir=None, shared=False, _inject=None):
+def configure(*, memory=None, swap=None, swap_dir=None, policy="auto", shared=False, _inject=None):
     """Chooses what all budgets together may have. Only before the first array or budget is made.
 
     `memory`: three quarters of the machine's, or of what the memory cgroup permits, by default. `swap`: what
     the directory has room for. `swap_dir`: a directory on a disk, /var/tmp by default; the file in it has no
     name.
+
+    `policy`: which pages of files go when memory is short. "auto": as suits how each budget uses its files;
+    "kept": what has come in first stays, for passes over more than memory; "long": half of memory is for second
+    chances, for chunks of which some are used more often; "even": a sixteenth is.
 
     `shared`: this process, and all that it starts from now on and that use this package, have `memory`
     together: workers of multiprocessing, joblib, Dask or a DataLoader. Memory moves to the process that needs
@@ -200,9 +204,9 @@ def configure(*, memory=None, swap=None, swap_dir=None, shared=False, _inject=No
         swap = None if swap is None else _elbowroom.parse_size(swap)
         table = os.fspath(_elbowroom.make_table(memory, swap, swap_dir))
         atexit.register(_remove_table, table, os.getpid())
-        words = {"maker": os.getpid(), "table": table, "swap": swap, "swap_dir": swap_dir}
+        words = {"maker": os.getpid(), "table": table, "swap": swap, "swap_dir": swap_dir, "policy": policy}
         os.environ[_SHARED] = json.dumps(words)
-    _elbowroom.configure(memory, swap, swap_dir, _inject, table)
+    _elbowroom.configure(memory, swap, swap_dir, policy, _inject, table)
     _shares = shared
 
 
@@ -217,14 +221,15 @@ def _join_shared():
     """Whether another process has given this one a share of its budget; if so, it is used."""
     try:
         words = json.loads(os.environ[_SHARED])
-        maker, table, swap, swap_dir = (words[key] for key in ("maker", "table", "swap", "swap_dir"))
+        keys = ("maker", "table", "swap", "swap_dir", "policy")
+        maker, table, swap, swap_dir, policy = (words[key] for key in keys)
     except (KeyError, ValueError, TypeError):
         return False
     if maker == os.getpid():
         return False
     if _elbowroom.stats() is None:
         global _shares
-        _elbowroom.configure(None, swap, swap_dir, None, table)
+        _elbowroom.configure(None, swap, swap_dir, policy, None, table)
         _shares = True
     return _shares
 

@@ -17,7 +17,7 @@ use super::request::{Answer, Op, Request};
 use super::rest::{self, Rest};
 use super::serve;
 use super::stderr as own_stderr;
-use crate::base::config::{self, Faults, Idle, Io, Mmu, Options, Policy, Sharing};
+use crate::base::config::{self, Faults, Idle, Io, Mmu, Options, Sharing};
 use crate::base::lane::{LaneKind, Node};
 use crate::base::real;
 use crate::base::reason::Reason;
@@ -257,12 +257,8 @@ fn reclaim(options: &Options) -> ReclaimConfig {
     let slowdown = options.reclaim.slowdown.filter(|_| run::member().is_some());
     ReclaimConfig {
         slowdown: slowdown.and_then(|part| part.try_into().ok()),
-        division: match options.reclaim.policy {
-            Policy::Auto => None,
-            Policy::Even => Some(Division::Even),
-            Policy::Kept => Some(Division::Kept),
-            Policy::Long => Some(Division::Long),
-        },
+        // Of `auto` there is none.
+        division: Division::named(options.reclaim.policy.name()),
     }
 }
 

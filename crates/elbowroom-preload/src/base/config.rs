@@ -4,7 +4,7 @@
 use elbowroom::Ablation;
 use elbowroom_options::GroupSpec;
 pub use elbowroom_options::{
-    C_VARIABLE, Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Options, Policy, Sharing, VARIABLE,
+    C_VARIABLE, Core, Fallback, Faults, Fork, Heap, Idle, Io, Mmu, Options, Sharing, VARIABLE,
 };
 use std::ffi::OsStr;
 
