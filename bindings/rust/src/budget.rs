@@ -39,8 +39,8 @@ pub enum Policy {
     Even,
     /// What has come in first stays, as much as fits: for passes over more than memory.
     Kept,
-    /// Half of memory is for second chances, so that what is used again soon stays: for experts of models, and
-    /// other chunks of which some are used more often.
+    /// Half of memory is for second chances, so that what is used again soon stays: for experts of models,
+    /// and other chunks of which some are used more often.
     Long,
 }
 

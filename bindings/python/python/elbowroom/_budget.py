@@ -183,8 +183,8 @@ def configure(*, memory=None, swap=None, swap_dir=None, policy="auto", shared=Fa
     name.
 
     `policy`: which pages of files go when memory is short. "auto": as suits how each budget uses its files;
-    "kept": what has come in first stays, for passes over more than memory; "long": half of memory is for second
-    chances, for chunks of which some are used more often; "even": a sixteenth is.
+    "kept": what has come in first stays, for passes over more than memory; "long": half of memory is for
+    second chances, for chunks of which some are used more often; "even": a sixteenth is.
 
     `shared`: this process, and all that it starts from now on and that use this package, have `memory`
     together: workers of multiprocessing, joblib, Dask or a DataLoader. Memory moves to the process that needs

@@ -29,6 +29,63 @@ const FULL_BEING_SAID: u32 = 1;
 /// It has been reported.
 const FULL_SAID: u32 = 2;
 
+/// Reports what was used up when there was no memory for an access.
+fn report_full<P: Platform>(faults: &Faults<P>, addr: usize, over: Option<(OverLimit, GroupId)>) {
+    let mebibytes = |bytes: u64| bytes >> 20;
+    let (budget, swap) = (mebibytes(faults.config.memory), mebibytes(faults.config.swap));
+    let (used, in_file) = (faults.swap.used() << PAGE_SHIFT, faults.swap.file_pages() << PAGE_SHIFT);
+    let (used, in_file) = (mebibytes(used), mebibytes(in_file));
+    let waited = faults.config.bounds.memory_wait;
+    if let Some((over, group)) = over {
+        let limits = faults.groups.limits(group);
+        let what = match (over, faults.groups.full_swap(group)) {
+            (OverLimit::MemorySwap(_), _) => format!(
+                "may have {} MiB in memory and swap together, and no page of a file can be reclaimed. It \
+                 needs a larger memory-swap-max",
+                mebibytes(limits.memory_swap_max)
+            ),
+            (_, Some(full)) => format!(
+                "may use {} MiB, and nothing of that can be reclaimed: {full} has all of the {} MiB in \
+                 swap that it may have. It needs a larger max or swap-max",
+                mebibytes(limits.max),
+                mebibytes(faults.groups.limits(full).swap_max)
+            ),
+            (_, None) => format!(
+                "may use {} MiB, and nothing of that can be reclaimed. It needs a larger max",
+                mebibytes(limits.max)
+            ),
+        };
+        return faults.report(&format!(
+            "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
+             Its memory group, or one above it ({group}), {what}"
+        ));
+    }
+    let run = faults.config.member.as_ref().map(|member| RunTotals::seen_by(member));
+    if let Some(run) = run.filter(|run| run.processes > 1) {
+        let figures = [run.bytes, run.max_bytes, run.swap_bytes, run.swap_max_bytes];
+        let [has, max, out, swap] = figures.map(mebibytes);
+        return faults.report(&format!(
+            "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
+             The processes of the run have {has} of the budget of {max} MiB, and {out} of {swap} MiB of \
+             swap, {used} of it this one. They need a larger budget or more swap"
+        ));
+    }
+    // Pages of a group at its limit have to stay, although there is room in swap.
+    let full = faults.groups.ids().find_map(|group| faults.groups.full_swap(group));
+    let full = full.map_or(String::new(), |full| {
+        format!(". Pages of memory {full} stay in memory: its swap is at its swap-max")
+    });
+    let with_more = match faults.swap.is_on() {
+        true => "a larger budget or more swap",
+        false => "a larger budget",
+    };
+    faults.report(&format!(
+        "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \
+         fails. All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} \
+         of it in the swap file. It needs {with_more}{full}"
+    ));
+}
+
 impl<P: Platform> Faults<P> {
     /// How long something that waits since `since` has waited, counting only from the last time the whole
     /// process went on after it had been stopped (by SIGSTOP, a debugger, a freezer).
@@ -71,67 +128,10 @@ impl<P: Platform> Faults<P> {
         };
         over.iter().for_each(|(_, group)| self.groups.count(*group, GroupEvent::Failed, 1));
         if before.is_ok() {
-            self.report_full(addr, over);
+            report_full(self, addr, over);
             self.said_full.store(FULL_SAID, Ordering::Release);
         }
         true
-    }
-
-    /// Reports what was used up when there was no memory for an access.
-    fn report_full(&self, addr: usize, over: Option<(OverLimit, GroupId)>) {
-        let mebibytes = |bytes: u64| bytes >> 20;
-        let (budget, swap) = (mebibytes(self.config.memory), mebibytes(self.config.swap));
-        let (used, in_file) = (self.swap.used() << PAGE_SHIFT, self.swap.file_pages() << PAGE_SHIFT);
-        let (used, in_file) = (mebibytes(used), mebibytes(in_file));
-        let waited = self.config.bounds.memory_wait;
-        if let Some((over, group)) = over {
-            let limits = self.groups.limits(group);
-            let what = match (over, self.groups.full_swap(group)) {
-                (OverLimit::MemorySwap(_), _) => format!(
-                    "may have {} MiB in memory and swap together, and no page of a file can be reclaimed. It \
-                     needs a larger memory-swap-max",
-                    mebibytes(limits.memory_swap_max)
-                ),
-                (_, Some(full)) => format!(
-                    "may use {} MiB, and nothing of that can be reclaimed: {full} has all of the {} MiB in \
-                     swap that it may have. It needs a larger max or swap-max",
-                    mebibytes(limits.max),
-                    mebibytes(self.groups.limits(full).swap_max)
-                ),
-                (_, None) => format!(
-                    "may use {} MiB, and nothing of that can be reclaimed. It needs a larger max",
-                    mebibytes(limits.max)
-                ),
-            };
-            return self.report(&format!(
-                "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
-                 Its memory group, or one above it ({group}), {what}"
-            ));
-        }
-        let run = self.config.member.as_ref().map(|member| RunTotals::seen_by(member));
-        if let Some(run) = run.filter(|run| run.processes > 1) {
-            let figures = [run.bytes, run.max_bytes, run.swap_bytes, run.swap_max_bytes];
-            let [has, max, out, swap] = figures.map(mebibytes);
-            return self.report(&format!(
-                "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and fails. \
-                 The processes of the run have {has} of the budget of {max} MiB, and {out} of {swap} MiB of \
-                 swap, {used} of it this one. They need a larger budget or more swap"
-            ));
-        }
-        // Pages of a group at its limit have to stay, although there is room in swap.
-        let full = self.groups.ids().find_map(|group| self.groups.full_swap(group));
-        let full = full.map_or(String::new(), |full| {
-            format!(". Pages of memory {full} stay in memory: its swap is at its swap-max")
-        });
-        let with_more = match self.swap.is_on() {
-            true => "a larger budget or more swap",
-            false => "a larger budget",
-        };
-        self.report(&format!(
-            "memory is full: an access at {addr:#x} has waited {waited:.0?} for a page, and \
-             fails. All of the budget of {budget} MiB is in use, and {used} of {swap} MiB of swap, {in_file} \
-             of it in the swap file. It needs {with_more}{full}"
-        ));
     }
 
     /// Ends the process after a thread of the manager has panicked: what that thread had locked stays
