@@ -5,14 +5,38 @@
 //! it.
 
 use super::{Failure, Machine, Port, ablated, host_config, skipped};
-use elbowroom::{Config, Host, Manager, Space};
+use elbowroom::{Config, Host, Manager, Side, Space};
+use elbowroom_machine::PAGE_SIZE;
 use std::io::{PipeReader, PipeWriter, Read, Write};
+use std::mem::ManuallyDrop;
 use std::os::fd::AsRawFd;
 
 /// A manager of real pointers; by UFFDIO_COPY if `COPY`, else by UFFDIO_MOVE.
 pub struct HostMachine<const COPY: bool> {
-    space: Space<Host>,
-    manager: Manager<Host>,
+    space: ManuallyDrop<Space<Host>>,
+    manager: ManuallyDrop<Manager<Host>>,
+}
+
+/// The end of a user's addresses, on x86-64.
+const ADDRESS_END: usize = 1 << 47;
+
+/// Unmaps the windows, as the libraries for other languages do: they stay reserved else, a terabyte for each
+/// manager, and a process has 128.
+impl<const COPY: bool> Drop for HostMachine<COPY> {
+    fn drop(&mut self) {
+        let windows = self.manager.windows();
+        let parts = windows.parts(PAGE_SIZE..ADDRESS_END);
+        let managed = parts.filter(|(side, _)| *side == Side::Managed).map(|(_, range)| range);
+        let addresses: Vec<_> = managed.chain(windows.tables()).collect();
+        // SAFETY: both are dropped here only, and the tests touch nothing of a machine that is gone.
+        unsafe {
+            ManuallyDrop::drop(&mut self.space);
+            ManuallyDrop::drop(&mut self.manager);
+            for range in addresses {
+                libc::munmap(range.start as *mut _, range.len());
+            }
+        }
+    }
 }
 
 impl<const COPY: bool> Machine for HostMachine<COPY> {
@@ -20,7 +44,9 @@ impl<const COPY: bool> Machine for HostMachine<COPY> {
 
     fn start(config: Config) -> Option<Self> {
         match Manager::start(host_config(ablated(config), COPY)) {
-            Ok((manager, space)) => Some(Self { space, manager }),
+            Ok((manager, space)) => {
+                Some(Self { space: ManuallyDrop::new(space), manager: ManuallyDrop::new(manager) })
+            }
             Err(e) => {
                 skipped(e);
                 None
