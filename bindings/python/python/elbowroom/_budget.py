@@ -221,8 +221,8 @@ def _join_shared():
     """Whether another process has given this one a share of its budget; if so, it is used."""
     try:
         words = json.loads(os.environ[_SHARED])
-        keys = ("maker", "table", "swap", "swap_dir", "policy")
-        maker, table, swap, swap_dir, policy = (words[key] for key in keys)
+        maker, table, swap, swap_dir = (words[key] for key in ("maker", "table", "swap", "swap_dir"))
+        policy = words.get("policy", "auto")
     except (KeyError, ValueError, TypeError):
         return False
     if maker == os.getpid():

@@ -15,7 +15,7 @@ use crate::division::Divided;
 use crate::outside::Outside;
 use crate::page::{Flag, Folio};
 use elbowroom_sync::Mutant;
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
+use elbowroom_sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockStats, LruMutex, LruUse};
 
 /// In tests of the tests: a dead folio stays in its list.
@@ -90,6 +90,8 @@ pub(crate) struct Lruvec {
     active_pages: AtomicUsize,
     /// Pages that were evicted from the lists: the clock of the shadows, and how many are still out.
     evicted: Outside,
+    /// What the lists gave less than their part of what reclaim took. Written without the lock.
+    account: AtomicI64,
     /// How large folios of the lists are used. Written without the lock. A group that gets the place of a
     /// removed one has the division of that one until it has looked at its own folios twice.
     divided: Divided,
@@ -102,8 +104,14 @@ impl Lruvec {
             idle_pages: AtomicUsize::new(0),
             active_pages: AtomicUsize::new(0),
             evicted: Outside::new(frames),
+            account: AtomicI64::new(0),
             divided: Divided::default(),
         }
+    }
+
+    /// What the lists gave less than their part of what reclaim took.
+    pub(crate) fn account(&self) -> &AtomicI64 {
+        &self.account
     }
 
     /// How large folios of the lists are used.

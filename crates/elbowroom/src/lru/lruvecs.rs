@@ -9,7 +9,6 @@ use super::{List, Lruvec};
 use crate::config::MAX_GROUPS;
 use crate::group::{GroupId, Kind};
 use crate::page::Folio;
-use elbowroom_sync::atomic::{AtomicUsize, Ordering};
 use elbowroom_sync::{Arc, LockStats, Mutant, OnceLock};
 
 /// In tests of the tests: folios stay in the batches of threads that list no further ones.
@@ -41,8 +40,6 @@ pub(crate) struct Lruvecs {
     additions: Additions,
     frames: usize,
     shadows: Shadows,
-    /// How many times lists were chosen to give next.
-    turn: AtomicUsize,
     locks: LockStats,
 }
 
@@ -54,7 +51,6 @@ impl Lruvecs {
             additions: Additions::default(),
             frames,
             shadows: Shadows::new(frames),
-            turn: AtomicUsize::new(0),
             locks: locks.clone(),
         }
     }
@@ -125,11 +121,6 @@ impl Lruvecs {
         let pages = (pages + (distance % 64) as f64 / 64.0) as u64;
         lists.evicted().note_back(then, pages);
         Some(Refault { lists, distance, later, pages })
-    }
-
-    /// The number of the turn in which lists are chosen next.
-    pub(crate) fn next_turn(&self) -> usize {
-        self.turn.fetch_add(1, Ordering::Relaxed)
     }
 
     /// The lruvecs of the group with this index, by kind.

@@ -11,7 +11,7 @@
 
 use super::Reclaim;
 use super::cost::{self, Cost};
-use super::policy::{Listed, Policy, pick};
+use super::policy::{Listed, Policy, Turns};
 use crate::config::{RECLAIM_BATCH_FOLIOS, RECLAIM_SCAN_FACTOR};
 use crate::group::{GroupEvent, GroupId, Kind, Protected};
 use crate::lru::{Batch, Lruvec, Taken};
@@ -130,10 +130,14 @@ impl<'a, P: Platform> Scan<'a, P> {
     fn shrink_inactive(&self, want: usize, spared: Spared) -> (usize, bool) {
         let (mut freed, (mut sources, skipped)) = (0, self.sources(spared));
         while freed < want && !self.reclaim.is_writing_enough() {
-            let weights = sources.iter().map(|source| self.weight(source));
-            let Some(next) = pick(weights, self.reclaim.lists.next_turn()) else { break };
+            let weighed = |source: &Source<'a>| (self.weight(source), source.lruvec.account());
+            let turns = Turns::new(sources.iter().map(weighed));
+            let batch = want - freed;
+            let Some(next) = turns.next(batch as u64) else { break };
             let source = sources.swap_remove(next);
-            let got = self.shrink_lruvec(&source, want - freed);
+            let got = self.shrink_lruvec(&source, batch);
+            // What has nothing to give is not to be asked first each time.
+            turns.note(next, if got > 0 { got } else { batch } as u64);
             self.reclaim.groups.count(source.group, GroupEvent::Stolen(source.kind), got as u64);
             freed += got;
             if got > 0 {
@@ -190,7 +194,7 @@ impl<'a, P: Platform> Scan<'a, P> {
         (sources, skipped)
     }
 
-    /// The weight of lists, for [`pick`]: their pages that can be taken now (those not touched for some
+    /// The weight of lists, for [`Turns`]: their pages that can be taken now (those not touched for some
     /// time, and active ones beyond their share), less the protected part, times the weight of the kind.
     fn weight(&self, Source { lruvec, room, part, .. }: &Source<'_>) -> u64 {
         let share = self.reclaim.policy.valued_share(*room);

@@ -12,7 +12,7 @@ mod proactive;
 mod two_lists;
 
 pub(crate) use balance::{Costs, Counted};
-pub(crate) use pick::pick;
+pub(crate) use pick::Turns;
 pub(crate) use proactive::{Proactive, Seen};
 pub(crate) use two_lists::TwoLists;
 

@@ -1,46 +1,112 @@
-//! Which of several lists takes its turn next, each as often as its weight says.
+//! Which of several lists gives next, so that each gives its part, as its weight says.
+//!
+//! Each has an account of what it gave less than its part. After each batch every list is owed its part of
+//! it, the list that gave it has given it, and the one that is owed most gives next. So the parts are exact
+//! but for a batch or two, whatever batches there are, also where threads take in turn and weights change.
+//! The idea: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
 
-/// 2^64 divided by the golden ratio: its multiples modulo 2^64 are spread evenly, however many are taken.
-const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
+use elbowroom_sync::atomic::{AtomicI64, Ordering};
 
-/// The index of the weight that turn number `turn` picks; `None` if all are 0. Of any number of successive
-/// turns, each weight gets its part, give or take a few.
-pub(crate) fn pick(weights: impl Iterator<Item = u64> + Clone, turn: usize) -> Option<usize> {
-    // The sum saturates: no machine has weights of more than 2^64 in all.
-    let all = weights.clone().fold(0, u64::saturating_add);
-    let spread = (turn as u64).wrapping_mul(GOLDEN);
-    let mut left = ((u128::from(spread) * u128::from(all)) >> 64) as u64;
-    for (number, weight) in weights.enumerate() {
-        match left.checked_sub(weight) {
-            Some(more) => left = more,
-            None => return Some(number),
-        }
-    }
-    None
+/// Accounts are in pages divided by this.
+const FINE: i64 = 1 << 10;
+
+/// Lists of which one is to give.
+pub(crate) struct Turns<'a> {
+    /// The weight of each, and its account. What gets lost because threads race does no harm.
+    lists: Vec<(u64, &'a AtomicI64)>,
+    /// The sum of the weights. It saturates: no machine has weights of more than 2^64 in all.
+    all: u64,
 }
 
-#[cfg(test)]
+impl<'a> Turns<'a> {
+    pub(crate) fn new(lists: impl Iterator<Item = (u64, &'a AtomicI64)>) -> Self {
+        let lists: Vec<_> = lists.collect();
+        let all = lists.iter().fold(0, |all: u64, (weight, _)| all.saturating_add(*weight));
+        Self { lists, all }
+    }
+
+    /// The index of the list that gives the next batch of about so many pages; `None` if all weights are 0.
+    pub(crate) fn next(&self, pages: u64) -> Option<usize> {
+        let due = |(_, (weight, account)): &(usize, &(u64, &AtomicI64))| {
+            account.load(Ordering::Relaxed).saturating_add(self.part(*weight, pages))
+        };
+        let can_give = self.lists.iter().enumerate().filter(|(_, (weight, _))| *weight > 0);
+        can_give.max_by_key(due).map(|(number, _)| number)
+    }
+
+    /// Notes that the list of this index gave so many pages.
+    pub(crate) fn note(&self, gave: usize, pages: u64) {
+        let mut owed = 0;
+        for (_, (weight, account)) in self.lists.iter().enumerate().filter(|(number, _)| *number != gave) {
+            let part = self.part(*weight, pages);
+            owed += part;
+            account.fetch_add(part, Ordering::Relaxed);
+        }
+        // The sum of all stays as it was, whatever was rounded.
+        self.lists[gave].1.fetch_sub(owed, Ordering::Relaxed);
+    }
+
+    /// The part of so many pages that a list of this weight is to give.
+    fn part(&self, weight: u64, pages: u64) -> i64 {
+        let fine = u128::from(pages) * FINE as u128;
+        i64::try_from(fine * u128::from(weight) / u128::from(self.all.max(1))).unwrap_or(i64::MAX)
+    }
+}
+
+#[cfg(all(test, not(shuttle)))]
 mod tests {
     use super::*;
 
-    #[test]
-    fn each_has_as_many_turns_as_its_weight_says() {
-        for weights in [vec![1, 1], vec![3, 0, 1], vec![1 << 40, 1 << 38], vec![7, 11, 13, 1, 0, 5], vec![9]]
-        {
-            let all: u64 = weights.iter().sum();
-            for (start, turns) in [(0, 1000), (usize::MAX - 300, 1000), (12_345, 64)] {
-                let mut had = vec![0_usize; weights.len()];
-                for turn in 0..turns {
-                    had[pick(weights.iter().copied(), start.wrapping_add(turn)).unwrap()] += 1;
-                }
-                for (had, weight) in had.iter().zip(&weights) {
-                    let due = turns as f64 * *weight as f64 / all as f64;
-                    assert!((*had as f64 - due).abs() < 4.0, "{had} turns instead of {due} of {weights:?}");
-                    assert!(*weight > 0 || *had == 0);
-                }
+    /// Lists of these weights give so many batches, of the sizes that `size` says. Checks what each gave.
+    fn give(weights: &[u64], batches: usize, size: impl Fn(usize) -> u64) {
+        let accounts: Vec<_> = weights.iter().map(|_| AtomicI64::new(0)).collect();
+        let all: u64 = weights.iter().sum();
+        let mut gave = vec![0_u64; weights.len()];
+        let largest = (0..batches).map(&size).max().unwrap_or(0) as f64;
+        for batch in 0..batches {
+            let turns = Turns::new(weights.iter().copied().zip(&accounts));
+            let next = turns.next(32).unwrap();
+            turns.note(next, size(batch));
+            gave[next] += size(batch);
+            let so_far: u64 = gave.iter().sum();
+            for (gave, weight) in gave.iter().zip(weights) {
+                let due = so_far as f64 * *weight as f64 / all as f64;
+                let most = 1.5 * largest;
+                assert!((*gave as f64 - due).abs() <= most, "{gave} pages instead of {due} of {weights:?}");
+                assert!(*weight > 0 || *gave == 0);
             }
         }
-        assert_eq!(pick([0, 0].into_iter(), 5), None);
-        assert_eq!(pick([].into_iter(), 5), None);
+    }
+
+    #[test]
+    fn each_gives_as_much_as_its_weight_says() {
+        for weights in [vec![1, 1], vec![3, 0, 1], vec![1 << 40, 1 << 38], vec![7, 11, 13, 1, 0, 5], vec![9]]
+        {
+            give(&weights, 1000, |_| 32);
+            give(&weights, 1000, |batch| [1, 512, 32, 7][batch * 7 % 4]);
+        }
+        give(&[u64::MAX / 2, u64::MAX / 2], 100, |_| 32);
+        assert_eq!(Turns::new([].into_iter()).next(32), None);
+        let account = AtomicI64::new(7);
+        assert_eq!(Turns::new([(0, &account), (0, &account)].into_iter()).next(32), None);
+    }
+
+    /// Where two threads look before either has taken, both may take from the same list. That is made good.
+    #[test]
+    fn looks_at_the_same_time_are_made_good() {
+        let accounts = [AtomicI64::new(0), AtomicI64::new(0), AtomicI64::new(0)];
+        let weights = [5, 2, 1];
+        let mut gave = [0_u64; 3];
+        for _ in 0..500 {
+            let threads = [(), ()].map(|()| Turns::new(weights.into_iter().zip(&accounts)));
+            let both = [threads[0].next(32).unwrap(), threads[1].next(32).unwrap()];
+            for (turns, next) in threads.iter().zip(both) {
+                turns.note(next, 32);
+                gave[next] += 32;
+            }
+        }
+        for (gave, due) in gave.into_iter().zip([20_000_i64, 8_000, 4_000]) {
+            assert!((gave as i64 - due).abs() <= 96, "{gave} pages instead of {due}");
+        }
     }
 }
