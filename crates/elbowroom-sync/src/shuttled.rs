@@ -124,6 +124,7 @@ macro_rules! integer {
 integer!(AtomicU8, u8);
 integer!(AtomicU32, u32);
 integer!(AtomicU64, u64);
+integer!(AtomicI64, i64);
 integer!(AtomicUsize, usize);
 atomic!(AtomicBool, bool);
 changes!(AtomicBool, bool: fetch_and fetch_or fetch_xor);

@@ -7,13 +7,17 @@
 //! memory has pages, tells three ways of use apart, and each has a division of its own:
 //!
 //! * *Kept*: hardly any, as in passes over more than memory. Nearly all of memory is for active folios, and
-//!   those that have become active stay, so the next pass finds them.
+//!   those that have become active stay, so the next pass finds them. Passes over hardly more than memory use
+//!   all of their folios again soon, but never on standby, however long that is: what comes next is always
+//!   what was evicted last. So *long* gives way to *kept* where few of them are found on standby.
 //! * *Even*: the division of single pages.
 //! * *Long*: many, as of the experts of a model. Half of memory is standby, so folios that are used again
 //!   soon are told from others nearly as an LRU list tells them.
 //!
 //! A change takes two looks in turn that agree, each after as many pages as memory has had their second
-//! chance, so there is at most one for each two times that memory is filled anew.
+//! chance, so there is at most one for each two times that memory is filled anew. Passes over hardly more
+//! than memory look like *long* from *kept*, so *long* is tried again only after a pause, which is twice as
+//! long after each vain try.
 //! `ReclaimConfig::division` fixes the division.
 
 use elbowroom_sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -26,6 +30,13 @@ const KEPT_ENDS: u64 = 120;
 /// More begin the division *long*, fewer end it.
 const LONG_BEGINS: u64 = 200;
 const LONG_ENDS: u64 = 100;
+
+/// Of so many pages that are used again soon, one at least is found on standby where *long* serves.
+const LONG_FINDS_ONE_IN: u64 = 4;
+
+/// For how many looks *long* is not tried after it was in vain once, and at most.
+const LONG_PAUSE: u64 = 8;
+const LONGEST_PAUSE: u64 = 64;
 
 /// What the division *kept* leaves to pages that are being read, or that a thread goes through: two of the
 /// largest reads. Where these find no inactive page, reclaim takes those that were to stay. A fiftieth beside
@@ -76,15 +87,21 @@ impl Division {
         }
     }
 
-    /// The division that suits what is used again soon, in pages of a thousand.
-    fn suits(self, soon: u64) -> Self {
+    /// The division that suits what is used again soon, in pages of a thousand. `found`: on standby.
+    fn suits(self, soon: u64, found: u64) -> Self {
         match self {
+            Self::Long if soon >= LONG_ENDS && self.is_vain(soon, found) => Self::Kept,
             Self::Long if soon >= LONG_ENDS => Self::Long,
             Self::Kept if soon <= KEPT_ENDS => Self::Kept,
             _ if soon > LONG_BEGINS => Self::Long,
             _ if soon < KEPT_BEGINS => Self::Kept,
             _ => Self::Even,
         }
+    }
+
+    /// Whether a long standby list finds next to nothing of what is used again soon.
+    fn is_vain(self, soon: u64, found: u64) -> bool {
+        self == Self::Long && found.saturating_mul(LONG_FINDS_ONE_IN) < soon
     }
 }
 
@@ -97,8 +114,14 @@ pub(crate) struct Divided {
     wanted: AtomicUsize,
     /// Pages whose second chance has ended since the last look.
     ended: AtomicU64,
-    /// Pages that were used again soon.
-    soon: AtomicU64,
+    /// Pages that were used again on standby.
+    found: AtomicU64,
+    /// Pages that were used again soon after they were evicted.
+    back: AtomicU64,
+    /// For how many looks *long* is not tried any more.
+    pause: AtomicU64,
+    /// For how many it was not when it had been in vain last; 0: it has served since.
+    last_pause: AtomicU64,
 }
 
 impl Divided {
@@ -111,7 +134,7 @@ impl Divided {
     /// been evicted.
     pub(crate) fn note_back(&self, pages: u64, distance: u64, room: usize) {
         if distance <= room as u64 / 2 {
-            self.soon.fetch_add(pages, Ordering::Relaxed);
+            self.back.fetch_add(pages, Ordering::Relaxed);
         }
     }
 
@@ -119,22 +142,39 @@ impl Divided {
     /// may have. Returns whether the division has changed.
     pub(crate) fn note_chance(&self, pages: u64, taken: bool, room: usize) -> bool {
         if taken {
-            self.soon.fetch_add(pages, Ordering::Relaxed);
+            self.found.fetch_add(pages, Ordering::Relaxed);
         }
         let ended = self.ended.fetch_add(pages, Ordering::Relaxed) + pages;
         if ended <= room as u64 {
             return false;
         }
         self.ended.store(0, Ordering::Relaxed);
-        let soon = self.soon.swap(0, Ordering::Relaxed).saturating_mul(1000) / ended;
-        let current = self.current();
-        let wanted = current.suits(soon);
+        let [found, back] = [&self.found, &self.back].map(|pages| pages.swap(0, Ordering::Relaxed));
+        let part = |pages: u64| pages.saturating_mul(1000) / ended;
+        let (soon, current) = (part(found + back), self.current());
+        let wanted = self.rested(current, current.suits(soon, part(found)));
         let before = self.wanted.swap(wanted as usize, Ordering::Relaxed);
         let changes = wanted != current && before == wanted as usize;
         if changes {
             self.current.store(wanted as usize, Ordering::Relaxed);
         }
+        if changes && wanted == Division::Kept && soon > KEPT_ENDS {
+            let pause = (self.last_pause.load(Ordering::Relaxed) * 2).clamp(LONG_PAUSE, LONGEST_PAUSE);
+            self.last_pause.store(pause, Ordering::Relaxed);
+            self.pause.store(pause, Ordering::Relaxed);
+        }
         changes
+    }
+
+    /// What is wanted instead of `current`: during the pause of *long*, *kept* stays.
+    fn rested(&self, current: Division, wanted: Division) -> Division {
+        if current == Division::Long && wanted == Division::Long {
+            self.last_pause.store(0, Ordering::Relaxed);
+        }
+        let pause = self.pause.load(Ordering::Relaxed);
+        self.pause.store(pause.saturating_sub(1), Ordering::Relaxed);
+        let waits = pause > 0 && current == Division::Kept && wanted == Division::Long;
+        if waits { Division::Kept } else { wanted }
     }
 }
 
@@ -180,6 +220,35 @@ mod tests {
             look(&divided, looks, soon);
             assert_eq!(divided.current(), expected, "{why}: {soon} in {looks} looks");
         }
+    }
+
+    /// Passes over hardly more than memory: all of it comes back soon, and nothing is found on standby.
+    #[test]
+    fn a_long_standby_list_that_finds_nothing_is_not_kept() {
+        let divided = Divided::default();
+        let pass = |divided: &Divided| {
+            for _ in 0..=ROOM as u64 / PAGES {
+                divided.note_back(PAGES, ROOM as u64 / 10, ROOM);
+                divided.note_chance(PAGES, false, ROOM);
+            }
+        };
+        let looks_until = |division| {
+            let looks = (1..1000).find(|_| {
+                pass(&divided);
+                divided.current() == division
+            });
+            looks.unwrap()
+        };
+        assert_eq!((looks_until(Division::Long), looks_until(Division::Kept)), (2, 2));
+        for pause in [8, 16, 32, 64, 64] {
+            assert_eq!((looks_until(Division::Long), looks_until(Division::Kept)), (pause + 2, 2));
+        }
+        // The pause delays nothing else, and is short again once the list has served.
+        look(&divided, 2, 140);
+        assert_eq!(divided.current(), Division::Even);
+        look(&divided, 3, 400);
+        assert_eq!(divided.current(), Division::Long);
+        assert_eq!((looks_until(Division::Kept), looks_until(Division::Long)), (2, 10));
     }
 
     #[test]

@@ -329,6 +329,23 @@ fn the_chosen_division_is_the_best_of_the_fixed_ones() {
     }
 }
 
+/// Of passes over hardly more than memory all folios come back soon. Divisions that follow the last use find
+/// none of them.
+#[test]
+fn passes_over_hardly_more_than_memory_keep_most_of_it() {
+    let ablation = Ablation::default();
+    for size in [11, 12, 14].map(|tenths| ROOM as u64 * tenths / 10) {
+        let rounds: Vec<u64> = (0..60).flat_map(|_| 0..size).collect();
+        let fixed = |division| hit_percent_with(TwoLists::new(&ablation, Some(division)), 32, &rounds);
+        let percents = Division::ALL.map(fixed);
+        let chosen = hit_percent_of(32, &ablation, &rounds);
+        assert!(
+            chosen * 100 >= fixed(Division::Kept) * 85,
+            "{chosen} percent of {size}, and fixed {percents:?}"
+        );
+    }
+}
+
 /// The division of one group does not follow how another group uses its folios.
 #[test]
 fn groups_have_divisions_of_their_own() {
