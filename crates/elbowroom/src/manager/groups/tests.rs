@@ -91,8 +91,8 @@ fn protection(protect: impl Fn(&mut Limits, u64)) -> [GroupStats; 5] {
     let all = [middle, children[0], children[1], children[2], children[3]];
     assert!(used(above) <= 200.0);
     for (group, expected) in all.into_iter().zip([50.0, 29.0, 21.0, 0.0, 0.0]) {
-        // Within 2 %, as the kernel's tests count it, or 2 % of what their parent has. The kernel's tests allow
-        // 10 % and more of these.
+        // Within 2 %, as the kernel's tests count it, or 2 % of what their parent has. The kernel's tests
+        // allow 10 % and more of these.
         let error = 0.02 * (used(group) + expected).max(50.0);
         assert!((used(group) - expected).abs() <= error, "{group}: {} instead of {expected}", used(group));
     }
