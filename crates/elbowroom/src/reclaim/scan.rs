@@ -136,8 +136,9 @@ impl<'a, P: Platform> Scan<'a, P> {
             let Some(next) = turns.next(batch as u64) else { break };
             let source = sources.swap_remove(next);
             let got = self.shrink_lruvec(&source, batch);
-            // What has nothing to give is not to be asked first each time.
-            turns.note(next, if got > 0 { got } else { batch } as u64);
+            // Pages that are being written are not counted yet. What has nothing to give is not to be asked
+            // first each time.
+            turns.note(next, got.max(batch) as u64);
             self.reclaim.groups.count(source.group, GroupEvent::Stolen(source.kind), got as u64);
             freed += got;
             if got > 0 {
