@@ -120,7 +120,7 @@ pub(crate) struct Divided {
     back: AtomicU64,
     /// For how many looks *long* is not tried any more.
     pause: AtomicU64,
-    /// For how many it was not when it had been in vain last; 0: it has served since.
+    /// The length of the last pause; 0: *long* has served since.
     last_pause: AtomicU64,
 }
 

@@ -8,7 +8,7 @@
 use elbowroom_sync::atomic::{AtomicI64, Ordering};
 
 /// Accounts are in pages divided by this.
-const FINE: i64 = 1 << 10;
+const FINE: i64 = 1 << 20;
 
 /// Lists of which one is to give.
 pub(crate) struct Turns<'a> {

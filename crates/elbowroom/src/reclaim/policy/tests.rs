@@ -314,6 +314,18 @@ fn what_was_kept_goes_when_it_is_not_used_any_more() {
     assert!(percent + 2 >= alone, "{percent} percent, {alone} without a cycle before");
 }
 
+/// A set that fits in memory, used after passes over more than memory, is in memory before long.
+#[test]
+fn what_fits_comes_in_after_passes_over_more() {
+    let passes = (0..8).flat_map(|_| 0..4 * ROOM as u64);
+    for each in [1, 32] {
+        let set = (0..60).flat_map(|_| 1_000_000..1_000_000 + ROOM as u64 * 8 / 10);
+        let accesses: Vec<u64> = passes.clone().chain(set).collect();
+        let percent = hit_percent_of(each, &Ablation::default(), &accesses);
+        assert!(percent >= 80, "{percent} percent of folios of {each} pages");
+    }
+}
+
 /// Each way of use has its own division, and none is better for it. The lists choose that one from what they
 /// see.
 #[test]

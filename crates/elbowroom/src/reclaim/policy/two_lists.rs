@@ -108,9 +108,12 @@ impl Policy for TwoLists {
         // Had the page been in the active list, it would not have been evicted: it is worth as much as the
         // pages there. Without this rule, pages that are used often, but not while they are on standby, are
         // evicted and come back; and the more of them do, the shorter any page stays on standby. Linux:
-        // `workingset_refault`. Where folios are kept for the next pass, it pushes none of them out: that
-        // would be the oldest one, which may be the next that the pass comes to, and then pushes out another.
-        if back.distance <= active as u64 && (division != Division::Kept || fits) {
+        // `workingset_refault`. Where large folios are kept for the next pass, few of them push out another:
+        // that would be the oldest one, which may be the next that the pass comes to, and then pushes out
+        // another. Single pages do not tell how folios are used, so the rule holds for them everywhere.
+        let is_near = back.distance <= active as u64;
+        let is_kept = division == Division::Kept && back.pages as u64 >= self.division_pages;
+        if is_near && (!is_kept || fits) {
             return true;
         }
         if of.kind == Kind::Anonymous {
@@ -124,6 +127,8 @@ impl Policy for TwoLists {
         match division {
             // There is room for more. A few push out others, so that what is not used any more goes in time.
             Division::Kept if fits => late.is_multiple_of(self.bimodal_one_in.div_ceil(4)),
+            // A set that fits in memory, after passes over more, takes the place of what they have left.
+            Division::Kept if is_near => late.is_multiple_of(self.bimodal_one_in),
             Division::Kept => late.is_multiple_of(self.bimodal_one_in.saturating_mul(KEPT_RENEWED)),
             _ => fits && late.is_multiple_of(self.bimodal_one_in),
         }
