@@ -193,3 +193,18 @@ def test_nonsense_is_refused(run_python):
         print("MemoryError")
     """
     assert run_python(text).stdout.split() == ["ValueError", "StartError", "TypeError", "MemoryError"]
+
+
+def test_a_budget_that_is_refused_is_not_told_to_other_processes(run_python):
+    text = """
+    import elbowroom as er, os, subprocess, sys
+    try:
+        er.configure(memory="64MiB", policy="lru", shared=True)
+    except ValueError as error:
+        print("refused", "kept" in str(error))
+    print("ELBOWROOM_SHARED" in os.environ)
+    subprocess.run([sys.executable, "-c", "import elbowroom"], check=True)
+    er.configure(memory="64MiB", policy="kept", shared=True)
+    print("ELBOWROOM_SHARED" in os.environ)
+    """
+    assert run_python(text).stdout == "refused True\nFalse\nTrue\n"

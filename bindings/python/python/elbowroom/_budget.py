@@ -204,9 +204,11 @@ def configure(*, memory=None, swap=None, swap_dir=None, policy="auto", shared=Fa
         swap = None if swap is None else _elbowroom.parse_size(swap)
         table = os.fspath(_elbowroom.make_table(memory, swap, swap_dir))
         atexit.register(_remove_table, table, os.getpid())
+    _elbowroom.configure(memory, swap, swap_dir, policy, _inject, table)
+    if shared:
+        # Only now, since a call that is refused must not be told to other processes.
         words = {"maker": os.getpid(), "table": table, "swap": swap, "swap_dir": swap_dir, "policy": policy}
         os.environ[_SHARED] = json.dumps(words)
-    _elbowroom.configure(memory, swap, swap_dir, policy, _inject, table)
     _shares = shared
 
 

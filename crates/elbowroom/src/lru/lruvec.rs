@@ -90,7 +90,7 @@ pub(crate) struct Lruvec {
     active_pages: AtomicUsize,
     /// Pages that were evicted from the lists: the clock of the shadows, and how many are still out.
     evicted: Outside,
-    /// What the lists gave less than their part of what reclaim took. Written without the lock.
+    /// How much less than their part reclaim asked the lists for. Written without the lock.
     account: AtomicI64,
     /// How large folios of the lists are used. Written without the lock. A group that gets the place of a
     /// removed one has the division of that one until it has looked at its own folios twice.
@@ -109,7 +109,7 @@ impl Lruvec {
         }
     }
 
-    /// What the lists gave less than their part of what reclaim took.
+    /// How much less than their part reclaim asked the lists for.
     pub(crate) fn account(&self) -> &AtomicI64 {
         &self.account
     }

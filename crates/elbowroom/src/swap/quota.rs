@@ -58,7 +58,8 @@ impl Quota {
         let own = self.limit.saturating_sub(used);
         let Some(member) = &self.member else { return own };
         let taken = self.taken().saturating_sub(used);
-        own.min(taken + member.swap_room() as u64)
+        // The run gives whole steps: what is left beyond the last one cannot be had.
+        own.min(taken + member.swap_room() as u64 / STEP * STEP)
     }
 
     /// Gives pages that were taken and are not used back to the run, but for one or two steps. Only one
@@ -102,6 +103,11 @@ mod tests {
         other.inherit(100);
         assert_eq!(other.left(100), STEP);
         assert!(other.allows(99) && other.allows(100) && other.left(101) == STEP - 1);
+        // Of a run's swap that is no whole number of steps the rest cannot be had, so none is left of that.
+        let file = tempfile::tempfile().unwrap();
+        let odd = TreeLimits { swap_max: pages(STEP + 40), ..limits };
+        let odd = Quota::new(STEP + 40, member(ProcessTree::create(&file, &odd).unwrap()));
+        assert_eq!((odd.left(0), fill(&odd, 0), odd.left(STEP)), (STEP, STEP, 0));
         let alone = Quota::new(7, None);
         assert_eq!((fill(&alone, 0), alone.left(3), alone.left(9)), (7, 4, 0));
     }

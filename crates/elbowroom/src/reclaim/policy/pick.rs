@@ -1,9 +1,11 @@
-//! Which of several lists gives next, so that each gives its part, as its weight says.
+//! Which of several lists is asked next for pages, so that each is asked for its part, as its weight says.
 //!
-//! Each has an account of what it gave less than its part. After each batch every list is owed its part of
-//! it, the list that gave it has given it, and the one that is owed most gives next. So the parts are exact
-//! but for a batch or two, whatever batches there are, also where threads take in turn and weights change.
-//! The idea: deficit round robin (Shreedhar and Varghese, SIGCOMM 1995).
+//! Each list has an account of how much less than its part the list was asked for. After a batch the account
+//! of each list grows by the list's part of the batch, and the account of the list that was asked shrinks by
+//! the batch. The list with the largest account is asked next. So the parts are exact but for a batch or
+//! two, also where batches have several sizes, several threads ask in turn, and weights change. A list that
+//! gives only a part of a batch was asked for all of it. The idea: deficit round robin (Shreedhar and
+//! Varghese, SIGCOMM 1995).
 
 use elbowroom_sync::atomic::{AtomicI64, Ordering};
 
